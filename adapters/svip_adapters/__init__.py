@@ -1,0 +1,33 @@
+"""Attach a draft length policy to a speculative decoding framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from svip_policy import LengthPolicy
+
+from ._handle import Handle
+
+__all__ = ["Handle", "attach"]
+
+
+def attach(model: Any, policy: LengthPolicy | str, **options: Any) -> Handle:
+    """Attach ``policy`` to ``model`` with the adapter made for its framework.
+
+    Args:
+        model: for now the target of Hugging Face transformers' assisted generation.
+        policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its
+            text, such as ``"svip(threshold=0.3)"``.
+        options: passed on to the adapter's own ``attach``.
+
+    Raises:
+        TypeError: no adapter is made for such a model.
+    """
+    if hasattr(type(model), "_get_candidate_generator"):
+        from . import hf
+
+        return hf.attach(model, policy, **options)
+    raise TypeError(
+        f"no adapter for {type(model).__module__}.{type(model).__qualname__}; "
+        "give a transformers model with generate()"
+    )

@@ -1,0 +1,120 @@
+"""Fingerprints of the upstream functions that an adapter relies on.
+
+A fingerprint is the SHA-256 of a function's syntax tree in a canonical form without
+docstrings, comments and positions, the same under Python 3.9 to 3.13 (``ast.dump`` and
+``ast.unparse`` are not).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import warnings
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from svip_policy.errors import UnknownUpstreamError, UnknownUpstreamWarning
+
+from ._upstreams import FINGERPRINTS
+
+OnUnknown = Literal["raise", "warn"]
+
+# Fields that differ between Python versions or carry no meaning.
+_SKIPPED = {"type_comment", "kind", "type_params", "ctx"}
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def fingerprint(source: str, qualname: str) -> str:
+    """Fingerprint of the function ``qualname``, e.g. ``Class.method``, in module source.
+
+    Raises:
+        LookupError: the source defines no such function.
+    """
+    return hashlib.sha256(_canonical(_without_docstrings(_find(source, qualname))).encode()) \
+        .hexdigest()
+
+
+def _find(source: str, qualname: str) -> ast.AST:
+    node: Any = ast.parse(source)
+    for part in qualname.split("."):
+        found = [n for n in node.body if isinstance(n, _DEFINITIONS) and n.name == part]
+        if not found:
+            raise LookupError(f"no {qualname}")
+        node = found[-1]  # the last definition wins, as at run time
+    return node  # type: ignore[no-any-return]
+
+
+def _without_docstrings(node: ast.AST) -> ast.AST:
+    for inner in ast.walk(node):
+        if isinstance(inner, _DEFINITIONS) and ast.get_docstring(inner, clean=False) is not None:
+            inner.body = inner.body[1:] or [ast.Pass()]
+    return node
+
+
+def _canonical(node: Any) -> str:
+    if isinstance(node, ast.AST):
+        fields = ((name, getattr(node, name, None)) for name in sorted(node._fields))
+        parts = [f"{name}={_canonical(value)}" for name, value in fields
+                 if name not in _SKIPPED and value is not None and value != []]
+        return f"({' '.join([type(node).__name__, *parts])})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_canonical, node))}]"
+    return repr(node)
+
+
+@functools.cache
+def _module_source(module: str) -> tuple[str, str]:
+    """File and source of an importable module."""
+    file = importlib.import_module(module).__file__
+    if file is None:
+        raise LookupError(f"module {module} has no file")
+    return file, Path(file).read_text(encoding="utf-8")
+
+
+def check(distribution: str, on_unknown: OnUnknown = "raise") -> None:
+    """Compare the installed functions of ``distribution`` with the known ones.
+
+    Args:
+        distribution: as in third_party/upstreams.toml, e.g. ``transformers``.
+        on_unknown: ``warn`` goes on with a warning; only for adapters that wrap.
+
+    Raises:
+        UnknownUpstreamError: a function is absent or of an unknown version.
+        ValueError: ``on_unknown`` is neither of its values.
+    """
+    if on_unknown not in ("raise", "warn"):
+        raise ValueError(f"on_unknown is {on_unknown!r}; give 'raise' or 'warn'")
+    for (module, qualname), known in FINGERPRINTS[distribution].items():
+        message = _complaint(distribution, module, qualname, known)
+        if message and on_unknown == "raise":
+            raise UnknownUpstreamError(message)
+        if message:
+            warnings.warn(message, UnknownUpstreamWarning, stacklevel=3)
+
+
+def _complaint(distribution: str, module: str, qualname: str, known: dict[str, str]) -> str:
+    """Why the installed function is not to be relied on; empty if it is."""
+    file, source = _module_source(module)
+    try:
+        found = fingerprint(source, qualname)
+    except LookupError:
+        found = "absent"
+    if found in known:
+        return ""
+    versions = ", ".join(f"{sha[:12]} ({spans})" for sha, spans in known.items())
+    return (
+        f"{module}.{qualname} in {file} ({distribution} {_version(distribution)}) has the "
+        f"fingerprint {found[:12]}; known are {versions}. Install one of these versions of "
+        f"{distribution}, or, if you have checked that the function still does the same, "
+        "attach with on_unknown='warn'"
+    )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed as a distribution"

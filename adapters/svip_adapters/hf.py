@@ -1,0 +1,123 @@
+"""Vanilla speculative decoding in Hugging Face transformers, with any policy.
+
+    with svip_adapters.hf.attach(target, "svip") as handle:
+        target.generate(**inputs, assistant_model=draft, max_new_tokens=128)
+    print(handle.summary())
+
+The target's own ``generate`` and its verification run unchanged; only the object that
+drafts for it is replaced. While attached, transformers' own stop rules (confidence
+threshold, ``num_assistant_tokens`` and its schedule) are out of force.
+
+Covered: decoder-only and encoder-decoder pairs, ``assistant_early_exit``, greedy and
+sampling, and greedy decoding with different tokenizers (there lengths are counted in the
+target's tokens). Refused: batches, sampling with different tokenizers, prompt lookup and
+other drafts without a distribution, sampling with stopping criteria beyond length, time
+and end of sequence.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from svip_policy import LengthPolicy, resolve
+from svip_policy.errors import AlreadyAttachedError
+
+from . import _fingerprint
+from ._handle import Handle
+from ._patching import Patch
+
+if TYPE_CHECKING:
+    from ._fingerprint import OnUnknown
+
+_HANDLES: WeakKeyDictionary[Any, Handle] = WeakKeyDictionary()
+# The stopping criteria of the generation that is being set up in this thread or task.
+_CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
+
+
+def attach(
+    target: Any, policy: LengthPolicy | str, *, lean: bool = True, on_unknown: OnUnknown = "raise"
+) -> Handle:
+    """Let ``policy`` decide how many tokens are drafted for ``target``.
+
+    Args:
+        target: the model on which ``generate(..., assistant_model=...)`` is called.
+        policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its text.
+        lean: draft with our own loop where it covers the case (a decoder-only draft with a
+            plain cache and no padding), which saves transformers' set-up of a ``generate``
+            call a round. It applies the logits processors once, where transformers applies
+            some of them, temperature among them, twice.
+        on_unknown: ``"warn"`` goes on where transformers' code is not a version this
+            adapter was tested with.
+
+    Returns:
+        The handle; attaching an equal policy again gives the same one.
+
+    Raises:
+        TypeError: ``target`` is no transformers model that generates.
+        AlreadyAttachedError: another policy is attached to ``target``.
+        UnknownUpstreamError: see ``on_unknown``.
+    """
+    policy = resolve(policy)
+    if not hasattr(type(target), "_get_candidate_generator"):
+        raise TypeError(
+            f"target is a {type(target).__qualname__}; give a transformers model with generate()"
+        )
+    attached = _HANDLES.get(target)
+    if attached is not None:
+        if attached.policy == policy:
+            return attached
+        raise AlreadyAttachedError(
+            f"{attached.policy!r} is attached to this model; detach() it first, or use "
+            f"handle.use({policy!r}) for a while"
+        )
+    _fingerprint.check("transformers", on_unknown)
+    return _attach(target, policy, lean)
+
+
+def _attach(target: Any, policy: LengthPolicy, lean: bool) -> Handle:
+    def detach() -> None:
+        _HANDLES.pop(target, None)
+        for patch in patches:
+            patch.remove()
+
+    handle = Handle(policy, detach)
+    patches = [
+        Patch(target, "_get_stopping_criteria", _remember_criteria),
+        Patch(target, "_get_candidate_generator", functools.partial(_generator, handle, lean)),
+    ]
+    _HANDLES[target] = handle
+    return handle
+
+
+def _remember_criteria(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+    criteria = original(*args, **kwargs)
+    # An early exit drafts by a nested generate() of the target, whose criteria are not ours.
+    if not getattr(arguments["generation_config"], "is_assistant", False):
+        _CRITERIA.set(tuple(criteria))
+    return criteria
+
+
+def _generator(
+    handle: Handle, lean: bool, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    from . import _hf_drafting as drafting
+
+    arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+    criteria = drafting.custom_criteria(_CRITERIA.get())
+    drafting.refuse_before(arguments, criteria)
+    draft = arguments.get("assistant_model")
+    # Some versions write the target's settings into the draft's configuration.
+    saved = dict(vars(draft.generation_config)) if draft is not None else {}
+    try:
+        framework = original(*args, **kwargs)
+    finally:
+        if draft is not None:
+            vars(draft.generation_config).clear()
+            vars(draft.generation_config).update(saved)
+    return drafting.replace(framework, arguments, criteria, handle.new_generation(), lean)

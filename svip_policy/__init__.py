@@ -1,0 +1,13 @@
+"""Draft length policies for speculative decoding, independent of any framework."""
+
+from .driver import PolicyDriver
+from .policies import POLICIES, SVIP, Constant, Heuristic, parse, resolve
+from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
+from .summary import Round, Summary
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "POLICIES", "SVIP", "Constant", "Decision", "DraftStep", "Heuristic", "LengthPolicy",
+    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "parse", "resolve",
+]

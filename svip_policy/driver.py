@@ -1,0 +1,98 @@
+"""Runs a policy over one generation; what every adapter's drafting loop calls."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from .errors import DegenerateLogitsWarning
+from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
+from .summary import Round
+
+
+@dataclass
+class PolicyDriver:
+    """One policy in one generation: keeps the chain of steps, counts and times.
+
+    Call :meth:`begin`, then :meth:`observe` after each kept token until it returns False,
+    then :meth:`drafted`, and :meth:`verified` when the target has verified.
+
+    Attributes:
+        policy: used as it is; pass ``policy.fresh()``.
+        rounds: a record of each verified round.
+        degenerate: how many steps had degenerate logits, at which drafting stops.
+    """
+
+    policy: LengthPolicy
+    rounds: list[Round] = field(default_factory=list)
+    degenerate: int = 0
+    _last: DraftStep | None = field(default=None, init=False, repr=False)
+    _policy_seconds: float = field(default=0.0, init=False, repr=False)
+    _draft_seconds: float = field(default=0.0, init=False, repr=False)
+    _since: float = field(default=0.0, init=False, repr=False)
+
+    def begin(self, start: RoundStart) -> bool:
+        """Start a round; False if nothing is to be drafted in it."""
+        self._last, self._policy_seconds, self._since = None, 0.0, perf_counter()
+        if start.budget is not None and start.budget <= 0:
+            return False
+        if not isinstance(self.policy, RoundPolicy):
+            return True
+        decision = self.policy.begin(start)
+        self._policy_seconds = perf_counter() - self._since
+        return decision is Decision.CONTINUE
+
+    def observe(self, logits: Any, token: Any, budget: int | None = None) -> bool:
+        """Report a kept token; True if another one is to be drafted.
+
+        Args:
+            logits: raw draft logits the token was chosen from, (vocab,).
+            token: the token, an int or an integer array with one element.
+            budget: how many tokens may still be drafted after this one.
+        """
+        began = perf_counter()
+        position = 1 if self._last is None else self._last.position + 1
+        self._last = DraftStep(position, logits, token, self._last, budget)
+        decision = self.policy.observe(self._last)
+        if self._last.degenerate:
+            self._count_degenerate()
+            decision = Decision.STOP
+        self._policy_seconds += perf_counter() - began
+        return decision is Decision.CONTINUE
+
+    def drafted(self) -> None:
+        """Drafting is over and verification begins; tells the time of one from the other."""
+        now = perf_counter()
+        self._draft_seconds = now - self._since - self._policy_seconds
+        self._since = now
+
+    def verified(self, accepted: int, drafted: int | None = None) -> None:
+        """Report the outcome of verification.
+
+        Args:
+            accepted: how many drafted tokens were accepted.
+            drafted: how many were submitted, if not as many as were observed (a framework
+                that re-tokenizes the draft submits another number).
+        """
+        observed = 0 if self._last is None else self._last.position
+        drafted = observed if drafted is None else drafted
+        if not 0 <= accepted <= drafted:
+            raise ValueError(f"{accepted} accepted of {drafted} drafted tokens: not possible")
+        began = perf_counter()
+        self.policy.verified(drafted, accepted)
+        self._policy_seconds += perf_counter() - began
+        self._last = None  # lets go of the round's logits
+        self.rounds.append(Round(drafted, accepted, draft_seconds=self._draft_seconds,
+                                 verify_seconds=began - self._since,
+                                 policy_seconds=self._policy_seconds))
+
+    def _count_degenerate(self) -> None:
+        self.degenerate += 1
+        if self.degenerate == 1:
+            warnings.warn(
+                "draft logits hold NaN or +inf, or are -inf throughout: drafting stops at "
+                "such a token; look at the draft model's weights and dtype",
+                DegenerateLogitsWarning, stacklevel=3,
+            )

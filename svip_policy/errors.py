@@ -1,0 +1,37 @@
+"""Errors and warnings of this package; each message says what was given and what to do."""
+
+
+class SvipError(Exception):
+    """Base of every error raised by svip_policy and svip_adapters."""
+
+
+class ParameterError(SvipError, ValueError):
+    """A policy parameter is out of its range or of the wrong type."""
+
+
+class PolicyTextError(SvipError, ValueError):
+    """A policy text such as ``svip(threshold=0.3)`` does not parse."""
+
+
+class UnsupportedError(SvipError, ValueError):
+    """The framework was asked for something that the adapter cannot carry."""
+
+
+class UnknownUpstreamError(SvipError, RuntimeError):
+    """An upstream function that the adapter relies on is not one it was tested with."""
+
+
+class AlreadyAttachedError(SvipError, RuntimeError):
+    """Another policy is attached to this model."""
+
+
+class DegenerateLogitsWarning(RuntimeWarning):
+    """Draft logits hold NaN or +inf, or are -inf throughout; drafting stopped there."""
+
+
+class PatchedOverWarning(RuntimeWarning):
+    """Another library wrapped an attribute after us; a pass-through was left in place."""
+
+
+class UnknownUpstreamWarning(RuntimeWarning):
+    """As UnknownUpstreamError, where the caller chose to go on."""

@@ -1,0 +1,132 @@
+"""The protocol between a drafting loop and a draft length policy.
+
+One *round* of speculative decoding drafts some tokens, has the target verify them in one
+pass, and keeps the accepted ones plus one token of the target's own. The drafting loop
+keeps a token, then asks the policy whether to draft another.
+
+The exactness contract
+----------------------
+The output of speculative decoding has exactly the target's distribution, whatever the
+policy, as long as the draft length is a stopping time of the draft: the decision to stop
+after a token may use that token, those before it and their distributions, and *a token
+that was drafted is always submitted for verification*. Dropping a drafted token because
+of its own probability is not exact: with target p = (.6, .3, .1), draft q = (.5, .3, .2)
+and "drop the token if q(x) < .4", the output is (.8, .15, .05).
+
+The protocol has no way to take a token back, so no policy can break the contract; a
+framework adapter keeps it by asking only after a token was kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from . import signals
+
+
+class Decision(Enum):
+    """What a policy answers."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, eq=False)
+class DraftStep:
+    """One drafted and kept token, and all that was known when it was drafted.
+
+    Attributes:
+        position: 1 for the first token of the round.
+        logits: raw draft logits the token was chosen from, (vocab,), of any array library
+            and float dtype, before temperature and other processors.
+        token: the drafted token, an int or an integer array with one element.
+        previous: the step before this one in the round, None for the first.
+        budget: how many tokens may still be drafted in this round after this one, None
+            if the framework sets no limit.
+    """
+
+    position: int
+    logits: Any
+    token: Any
+    previous: DraftStep | None = None
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.logits.shape)
+        if len(shape) != 1 or shape[0] == 0:
+            raise ValueError(
+                f"logits have shape {shape}; give those of one position, shape (vocab,)"
+            )
+
+    @cached_property
+    def _entropy_and_log_probability(self) -> tuple[float, float]:
+        return signals.entropy_and_log_probability(self.logits, self.token)
+
+    @property
+    def entropy(self) -> float:
+        """Entropy of the draft distribution in nats; NaN for degenerate logits."""
+        return self._entropy_and_log_probability[0]
+
+    @property
+    def log_probability(self) -> float:
+        """ln q(token), at most 0; NaN for degenerate logits."""
+        return self._entropy_and_log_probability[1]
+
+    @cached_property
+    def degenerate(self) -> bool:
+        """Whether the logits hold NaN or +inf, or are -inf throughout."""
+        # An entropy that is there already tells, and costs no second synchronisation.
+        if "_entropy_and_log_probability" in self.__dict__:
+            return math.isnan(self.entropy)
+        return signals.is_degenerate(self.logits)
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """What is known before the first token of a round is drafted.
+
+    Attributes:
+        budget: how many tokens may be drafted in this round, None if there is no limit.
+        length: tokens in the sequence so far, the prompt included, None if not known.
+        target_logits: the target's raw logits of the token emitted last, (vocab,), None
+            where the framework does not have them at hand.
+    """
+
+    budget: int | None = None
+    length: int | None = None
+    target_logits: Any = None
+
+
+@runtime_checkable
+class LengthPolicy(Protocol):
+    """Decides how many tokens to draft. Extend by writing these three methods.
+
+    All that concerns the current round is in the chain of steps, so a policy keeps no
+    per-round state; what it learns over a sequence changes in :meth:`verified` only.
+    """
+
+    def observe(self, step: DraftStep) -> Decision:
+        """Called after each kept token: draft another one or stop. Changes no state."""
+        ...
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """Called after each verification: ``accepted`` of ``drafted`` tokens were right."""
+        ...
+
+    def fresh(self) -> LengthPolicy:
+        """A policy with the same parameters in its initial state; one is made for each
+        generation, so that nothing leaks from one sequence to the next."""
+        ...
+
+
+@runtime_checkable
+class RoundPolicy(LengthPolicy, Protocol):
+    """A policy that also decides whether to draft at all in a round."""
+
+    def begin(self, start: RoundStart) -> Decision:
+        """Called before the first token of a round: STOP drafts nothing in it."""
+        ...
