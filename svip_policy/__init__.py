@@ -1,5 +1,6 @@
 """Draft length policies for speculative decoding, independent of any framework."""
 
+from . import errors
 from .driver import PolicyDriver
 from .policies import POLICIES, SVIP, Constant, Heuristic, parse, resolve
 from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
@@ -9,5 +10,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "POLICIES", "SVIP", "Constant", "Decision", "DraftStep", "Heuristic", "LengthPolicy",
-    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "parse", "resolve",
+    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "errors", "parse", "resolve",
 ]

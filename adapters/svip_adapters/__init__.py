@@ -11,13 +11,13 @@ from ._handle import Handle
 __all__ = ["Handle", "attach"]
 
 
-def attach(model: Any, policy: LengthPolicy | str, **options: Any) -> Handle:
+def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Handle:
     """Attach ``policy`` to ``model`` with the adapter made for its framework.
 
     Args:
         model: for now the target of Hugging Face transformers' assisted generation.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its
-            text, such as ``"svip(threshold=0.3)"``.
+            text, such as ``"svip(threshold=0.3)"``; None only records the framework's rounds.
         options: passed on to the adapter's own ``attach``.
 
     Raises:

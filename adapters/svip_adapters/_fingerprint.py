@@ -55,6 +55,8 @@ def _without_docstrings(node: ast.AST) -> ast.AST:
 
 
 def _canonical(node: Any) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return f"(JoinedStr values=[{','.join(_joined(node.values))}])"
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in sorted(node._fields))
         parts = [f"{name}={_canonical(value)}" for name, value in fields
@@ -63,6 +65,19 @@ def _canonical(node: Any) -> str:
     if isinstance(node, list):
         return f"[{','.join(map(_canonical, node))}]"
     return repr(node)
+
+
+def _joined(values: list[ast.expr]) -> list[str]:
+    """The parts of an f-string; where its text is split differs between versions."""
+    parts: list[str] = []
+    text = ""
+    for value in values:
+        if isinstance(value, ast.Constant):
+            text += str(value.value)
+            continue
+        parts += [repr(text)] * bool(text) + [_canonical(value)]
+        text = ""
+    return parts + [repr(text)] * bool(text)
 
 
 @functools.cache

@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
-from svip_policy import LengthPolicy, PolicyDriver, Round, Summary, resolve
+from svip_policy import Decision, DraftStep, LengthPolicy, PolicyDriver, Round, Summary, resolve
 
 # Per thread and per asyncio task: which handle uses which other policy for now.
 _OVERRIDES: ContextVar[tuple[tuple[Handle, LengthPolicy], ...]] = ContextVar(
     "svip_overrides", default=()
 )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """In place of a policy: the framework's own rule decides, and is only recorded."""
+
+    def observe(self, step: DraftStep) -> Decision:
+        """Not asked."""
+        return Decision.CONTINUE
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+    def fresh(self) -> Watched:
+        """Itself."""
+        return self
 
 
 class Handle:

@@ -86,6 +86,28 @@ def replace(
     return LeanDrafting(framework, arguments, criteria, driver, cache)
 
 
+def watch(framework: Any, driver: PolicyDriver) -> Any:
+    """``framework`` itself, its rounds recorded by ``driver``."""
+    draft, update = framework.get_candidates, framework.update_candidate_strategy
+    submitted = 0
+
+    def get_candidates(input_ids: Tensor, **kwargs: Any) -> Any:
+        nonlocal submitted
+        driver.begin(RoundStart(length=input_ids.shape[1]))
+        candidates, logits = draft(input_ids, **kwargs)
+        submitted = candidates.shape[1] - input_ids.shape[1]
+        driver.drafted()
+        return candidates, logits
+
+    def update_candidate_strategy(input_ids: Tensor, scores: Tensor, num_matches: Any) -> None:
+        update(input_ids, scores, num_matches)
+        driver.verified(max(int(num_matches), 0), submitted)
+
+    framework.get_candidates = get_candidates
+    framework.update_candidate_strategy = update_candidate_strategy
+    return framework
+
+
 class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
     """What both ways of drafting share: the budget, the policy, the feedback."""
 
@@ -95,7 +117,7 @@ class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
         self._framework = framework
         self._draft_model = framework.assistant_model
         self._config = arguments["generation_config"]
-        self._processors = arguments.get("logits_processor") or []
+        self._processors: Any = arguments.get("logits_processor") or ()
         self._criteria = criteria
         self._driver = driver
         self._submitted = 0
@@ -215,6 +237,7 @@ class FrameworkDrafting(PolicyDrafting):
     def _draft(self, input_ids: Tensor, budget: int) -> tuple[Tensor, Tensor | None]:
         framework, config = self._framework, self._draft_model.config
         self._left, self._surplus = budget, False
+        self._catch_up(input_ids.shape[1])
         framework.num_assistant_tokens, tokens = budget, framework.num_assistant_tokens
         layers = config.num_hidden_layers if hasattr(config, "num_hidden_layers") else None
         hook = self._draft_model.register_forward_hook(self._see)
@@ -230,6 +253,18 @@ class FrameworkDrafting(PolicyDrafting):
             candidates = candidates[:, :-1]
             logits = None if logits is None else logits[:, :-1]
         return candidates, logits
+
+    def _catch_up(self, length: int) -> None:
+        """Extend mask and positions over rounds in which the policy drafted nothing, which
+        transformers, that drafts in every round, does not expect."""
+        if type(self._framework) is upstream.AssistedCandidateGeneratorDifferentTokenizers:
+            return  # makes its own
+        for name in ("_prepare_attention_mask", "_prepare_position_ids"):
+            prepare = getattr(upstream, name, None)  # older versions have no second one
+            if prepare is not None:
+                self._framework.assistant_kwargs = prepare(
+                    self._framework.assistant_kwargs, length,
+                    self._draft_model.config.is_encoder_decoder)
 
     def _see(self, module: Any, inputs: Any, output: Any) -> None:
         self._raw = output.logits[:, -1].float()

@@ -28,7 +28,7 @@ from svip_policy import LengthPolicy, resolve
 from svip_policy.errors import AlreadyAttachedError
 
 from . import _fingerprint
-from ._handle import Handle
+from ._handle import Handle, Watched
 from ._patching import Patch
 
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ _CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
 
 
 def attach(
-    target: Any, policy: LengthPolicy | str, *, lean: bool = True, on_unknown: OnUnknown = "raise"
+    target: Any, policy: LengthPolicy | str | None, *, lean: bool = True,
+    on_unknown: OnUnknown = "raise",
 ) -> Handle:
     """Let ``policy`` decide how many tokens are drafted for ``target``.
 
     Args:
         target: the model on which ``generate(..., assistant_model=...)`` is called.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its text.
+            None leaves transformers' own stop rules in force and only records the rounds.
         lean: draft with our own loop where it covers the case (a decoder-only draft with a
             plain cache and no padding), which saves transformers' set-up of a ``generate``
             call a round. It applies the logits processors once, where transformers applies
@@ -62,7 +64,7 @@ def attach(
         AlreadyAttachedError: another policy is attached to ``target``.
         UnknownUpstreamError: see ``on_unknown``.
     """
-    policy = resolve(policy)
+    policy = Watched() if policy is None else resolve(policy)
     if not hasattr(type(target), "_get_candidate_generator"):
         raise TypeError(
             f"target is a {type(target).__qualname__}; give a transformers model with generate()"
@@ -109,6 +111,8 @@ def _generator(
     from . import _hf_drafting as drafting
 
     arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+    if isinstance(handle.policy, Watched):
+        return drafting.watch(original(*args, **kwargs), handle.new_generation())
     criteria = drafting.custom_criteria(_CRITERIA.get())
     drafting.refuse_before(arguments, criteria)
     draft = arguments.get("assistant_model")

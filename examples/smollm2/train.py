@@ -1,13 +1,14 @@
 """Distil the draft: cut layers out of the target, train them on text the target wrote.
 
     python examples/smollm2/make_text.py text.jsonl
-    python examples/smollm2/train.py text.jsonl --work work/ --minutes 90
+    python examples/smollm2/train.py text.jsonl --work work/ --minutes 60
 
 Two stages, both of which resume. First the target's own next-token distribution at each
-generated position is stored once (its ``TOP`` most probable tokens within the draft's
-vocabulary), which makes every later epoch three times cheaper. Then the draft is trained
-by AdamW on the Kullback-Leibler divergence from that distribution, the learning rate
-following a cosine over the wall-clock budget.
+generated position is stored (its ``TOP`` most probable tokens within the draft's
+vocabulary) for as many chats as fit in ``--teacher-minutes``: one such pass costs as much
+as two or three epochs of the draft. Then the draft is trained by AdamW on the
+Kullback-Leibler divergence from that distribution, and on the written token itself where it
+was not stored, the learning rate following a cosine over the wall-clock budget.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ HEAD_SIZE = 8192
 TOP = 64
 MAX_LENGTH = 768
 SHARD = 256  # chats a shard
+NO_MASS = -30.0  # log probability of what is not there; -inf times 0 would be NaN
 
 
 @dataclass
@@ -70,7 +72,9 @@ def head_ids(chats: list[dict[str, Any]]) -> np.ndarray:
 
 
 @torch.inference_mode()
-def store_teacher(chats: list[dict[str, Any]], subset: np.ndarray, folder: Path) -> None:
+def store_teacher(
+    chats: list[dict[str, Any]], subset: np.ndarray, folder: Path, minutes: float
+) -> None:
     """Write one npz a SHARD of chats with the target's top tokens; skip shards there are."""
     folder.mkdir(parents=True, exist_ok=True)
     target, _ = load_target(torch.bfloat16)
@@ -80,10 +84,12 @@ def store_teacher(chats: list[dict[str, Any]], subset: np.ndarray, folder: Path)
         path = folder / f"{first:06d}.npz"
         if path.exists():
             continue
+        if time.time() - began > 60 * minutes:
+            break
         rows = chats[first : first + SHARD]
         sequences = [(c["prompt_ids"] + c["ids"])[:MAX_LENGTH] for c in rows]
         tops: list[Any] = [None] * len(rows)
-        for batch in length_batches([len(s) for s in sequences], 6144, random.Random(0)):
+        for batch in length_batches([len(s) for s in sequences], 2048, random.Random(0)):
             ids = padded([sequences[i] for i in batch])
             hidden = target.model(ids, use_cache=False).last_hidden_state
             for row, i in enumerate(batch):
@@ -120,6 +126,23 @@ def load_shards(folder: Path) -> list[Chat]:
             chats.append(Chat(shard["ids"][end - length : end].astype(np.int64), start,
                               shard["top"][answer], shard["logp"][answer], str(shard["kinds"][i])))
     return chats
+
+
+def hard_chats(chats: list[dict[str, Any]], subset: np.ndarray) -> list[Chat]:
+    """Chats whose distribution was not stored: all mass on the token that was written."""
+    place = np.full(2**16, -1)
+    place[subset] = np.arange(len(subset))
+    result = []
+    for chat in chats:
+        ids = np.array((chat["prompt_ids"] + chat["ids"])[:MAX_LENGTH])
+        start = len(chat["prompt_ids"])
+        written = place[ids[start:]]
+        top = np.zeros((len(written), TOP), np.uint16)
+        logp = np.full((len(written), TOP), NO_MASS, np.float16)
+        top[:, 0] = np.maximum(written, 0)
+        logp[written >= 0, 0] = 0.0  # a token outside of the vocabulary is not learned
+        result.append(Chat(ids, start, top, logp, chat.get("kind", "")))
+    return result
 
 
 def length_batches(lengths: list[int], budget: int, rng: random.Random) -> list[list[int]]:
@@ -173,7 +196,8 @@ def distillation_loss(logits: Tensor, chats: list[Chat]) -> Tensor:
     rest_p = (1 - logp.exp().sum(1)).clamp_min(1e-6)
     rest_q = (1 - logq.exp().sum(1)).clamp_min(1e-6)
     inside = (logp.exp() * (logp - logq)).sum(1)
-    return (inside + rest_p * (rest_p.log() - rest_q.log())).mean()
+    loss = inside + rest_p * (rest_p.log() - rest_q.log())
+    return loss[rest_p < 0.95].mean()
 
 
 @torch.inference_mode()
@@ -257,6 +281,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for what resumes")
     parser.add_argument("--out", type=Path, help="default: draft.safetensors in --work")
     parser.add_argument("--minutes", type=float, default=90.0, help="of training, all starts")
+    parser.add_argument("--teacher-minutes", type=float, default=20.0, help="of the first stage")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     args = parser.parse_args()
@@ -267,8 +292,10 @@ def main() -> None:
     chats = read_chats(args.text)
     subset = np.load(ids_file) if ids_file.exists() else head_ids(chats)
     np.save(ids_file, subset)
-    store_teacher(chats, subset, args.work / "teacher")
-    train(args, load_shards(args.work / "teacher"), subset)
+    store_teacher(chats, subset, args.work / "teacher", args.teacher_minutes)
+    soft = load_shards(args.work / "teacher")
+    print(f"{len(soft)} chats with the target's distribution, {len(chats) - len(soft)} without")
+    train(args, soft + hard_chats(chats[len(soft):], subset), subset)
 
 
 if __name__ == "__main__":

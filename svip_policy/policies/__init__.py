@@ -12,7 +12,7 @@ from .constant import Constant
 from .heuristic import Heuristic
 from .svip import SVIP
 
-__all__ = ["POLICIES", "Constant", "Heuristic", "SVIP", "parse", "resolve"]
+__all__ = ["POLICIES", "SVIP", "Constant", "Heuristic", "parse", "resolve"]
 
 POLICIES: dict[str, Any] = {policy.name: policy for policy in (Constant, Heuristic, SVIP)}
 

@@ -1,0 +1,186 @@
+"""Draft length policies on a real model: SmolLM2-135M-Instruct and a draft of ours.
+
+    python examples/quickstart.py            # under 6 minutes on two cores
+    python examples/quickstart.py --full     # all prompts, longer answers
+
+Every prompt runs under every arm, interleaved, greedily: the target alone, transformers'
+own assisted decoding, and the policies. Prints how fast each arm was, what it drafted, and
+whether its output was the target's; writes the same as Markdown and JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import warnings
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+from smollm2 import pair
+from tqdm import tqdm
+
+import svip_policy
+from svip_policy.ablation import report
+from svip_policy.ablation.runner import (
+    FRAMEWORK,
+    TARGET_ONLY,
+    Bench,
+    Journal,
+    Prompt,
+    Run,
+    divergences,
+    read_prompts,
+    run_all,
+)
+
+POLICIES = ["constant(5)", "heuristic(5)", "svip"]
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+TASKS = 6
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true",
+                        help="all prompts, 128 tokens a turn, equality on all of them")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--max-new-tokens", type=int, help="a turn; default 48, --full 128")
+    parser.add_argument("--prompts-per-task", type=int, help="default 3, --full all")
+    parser.add_argument("--policies", nargs="+", default=POLICIES, metavar="POLICY",
+                        help="as text, e.g. 'constant(2)' 'svip(threshold=0.4)'")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of arms")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder")
+    args = parser.parse_args()
+    args.max_new_tokens = args.max_new_tokens or (128 if args.full else 48)
+    if args.max_new_tokens < 1 or (args.prompts_per_task or 1) < 1:
+        parser.error("--max-new-tokens and --prompts-per-task must be at least 1")
+    try:
+        args.policies = [repr(svip_policy.parse(text)) for text in args.policies]
+    except svip_policy.errors.SvipError as error:
+        parser.error(str(error))
+    return args
+
+
+def chosen(args: argparse.Namespace) -> list[Prompt]:
+    """The prompts; a prefix of the file holds the tasks in equal shares."""
+    count = args.prompts_per_task or (None if args.full else 3)
+    return read_prompts(PROMPTS)[: None if count is None else count * TASKS]
+
+
+def conditions(args: argparse.Namespace, arms: list[str], prompts: list[Prompt]) -> dict:
+    """All that the figures depend on."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True,
+                            text=True, cwd=Path(__file__).parent, check=False).stdout.strip()
+    return {
+        "versions": {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+        | {"svip-policy": svip_policy.__version__, "python": platform.python_version()},
+        "device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "dtype": args.dtype,
+        "threads": torch.get_num_threads(), "models": {
+            "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
+            "draft": "examples/smollm2/draft.safetensors"},
+        "arms": arms, "seed": args.seed, "commit": commit or "unknown",
+        "prompts": len(prompts), "max_new_tokens": args.max_new_tokens, "decoding": "greedy",
+    }
+
+
+def bench(dtype: str, max_new_tokens: int) -> Bench:
+    target, draft, tokenizer = pair.load_pair(getattr(torch, dtype))
+    return Bench(target, draft, tokenizer, max_new_tokens)
+
+
+def assert_equal_in_float32(args: argparse.Namespace, arms: list[str], prompts: list[Prompt]) \
+        -> tuple[str, float]:
+    """Every arm's greedy output is the target's. Returns a sentence, and ms per token."""
+    some = prompts if args.full else [p for p in prompts if len(p.turns) == 1][:3]
+    setup = bench("float32", args.max_new_tokens if args.full else 24)
+    for arm in arms:
+        setup.answer(setup.encode([{"role": "user", "content": "Hello"}]), arm)
+    alone = Run("", "", TARGET_ONLY)
+    for prompt in tqdm(some, "float32 equality", file=sys.stderr):
+        answers = setup.earlier_answers(prompt)
+        plain, *others = (setup.run(prompt, arm, answers) for arm in arms)
+        alone.tokens += plain.tokens
+        alone.seconds += plain.seconds
+        for other in others:
+            if other.tokens != plain.tokens:
+                raise SystemExit(f"{other.arm} differs from the target on {prompt.id}: "
+                                 f"{other.tokens} against {plain.tokens}")
+    return (f"In float32 all arms gave the target's own tokens on {len(some)} prompts.",
+            1000 * alone.seconds / alone.count)
+
+
+def write_up(header: dict, runs: list[Run], notes: list[str]) -> str:
+    """The report as Markdown."""
+    report.check_provenance(header)
+    v = header["versions"]
+    policies = [arm for arm in header["arms"] if arm not in (TARGET_ONLY, FRAMEWORK)]
+    svip = [arm for arm in policies if arm.startswith("svip")]
+    constant = [arm for arm in policies if arm.startswith("constant")]
+    compared = [report.comparison(runs, s, base) for s in svip for base in [TARGET_ONLY, *constant]]
+    return "\n".join([
+        f"## Greedy decoding, {header['models']['target']}", "",
+        f"{header['prompts']} prompts, up to {header['max_new_tokens']} tokens a turn, "
+        f"{header['dtype']}; {header['device']}, {header['threads']} threads; torch "
+        f"{v['torch']}, transformers {v['transformers']}, commit {header['commit']}.", "",
+        "Speedup over target-only decoding (tokens per second, all tokens over all seconds):", "",
+        report.speedup_table(runs), "",
+        "Tokens drafted a round / accepted a round (the target's own not counted) / pooled "
+        "acceptance rate:", "", report.lengths_table(runs), "", "Where the time went:", "",
+        report.seconds_table(runs), "",
+        *(f"- {line}" for line in [*compared, *report.verdicts(runs), *notes]), "",
+    ])
+
+
+def main() -> None:
+    args = arguments()
+    warnings.filterwarnings("ignore", message=".*generation_config.*")
+    arms, prompts = [TARGET_ONLY, FRAMEWORK, *args.policies], chosen(args)
+    print("Loading the models (the first start converts the target, about 20 s)", file=sys.stderr)
+    equality, float32_ms = assert_equal_in_float32(args, arms, prompts)
+    setup = bench(args.dtype, args.max_new_tokens)
+    header = conditions(args, arms, prompts)
+    journal = Journal(args.out / "quickstart.partial.jsonl", header)
+    for arm in arms:  # warm-up, not recorded
+        setup.answer(setup.encode([{"role": "user", "content": "Hello"}]), arm)
+    run_all(setup, prompts, arms, journal, args.seed,
+            lambda items: tqdm(items, f"{len(arms)} arms", unit="prompt", file=sys.stderr))
+    found = list(divergences(setup, journal.runs, prompts))
+    alone = [r for r in journal.runs if r.arm == TARGET_ONLY]
+    ms = 1000 * sum(r.seconds for r in alone) / sum(r.count for r in alone)
+    notes = [equality, *divergence_notes(args.dtype, found),
+             f"Target alone: {ms:.1f} ms a token in {args.dtype}, {float32_ms:.1f} ms in float32 "
+             "on short prompts. On a CPU a single token may be faster in float32; verifying "
+             "several at once is what bfloat16 makes cheap."]
+    text = write_up(header, journal.runs, notes)
+    print(text)
+    name = "quickstart" if args.dtype == "bfloat16" else f"quickstart-{args.dtype}"
+    (args.out / f"{name}.md").write_text(text, encoding="utf-8")
+    (args.out / f"{name}.json").write_text(json.dumps(
+        {"conditions": header, "notes": notes, "divergences": found,
+         "runs": [asdict(r) for r in journal.runs]}, indent=1), encoding="utf-8")
+    journal.path.unlink()
+    print(f"Written to {args.out / name}.md and .json", file=sys.stderr)
+
+
+def divergence_notes(dtype: str, found: list[dict]) -> list[str]:
+    """Whether outputs were identical; if not, where they part and how near a tie it was."""
+    if not found:
+        return [f"In {dtype} all arms gave identical greedy output."]
+    listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
+              f"(top-two gap {d['top_two_gap']:.3f})" for d in found]
+    return [f"In {dtype} {len(found)} answers part from the target's, where its two largest logits "
+            "all but tie and a pass over several tokens rounds otherwise than a pass over one: "
+            + "; ".join(listed) + "."]
+
+
+if __name__ == "__main__":
+    main()

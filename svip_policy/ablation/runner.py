@@ -1,0 +1,225 @@
+"""Run prompts under several arms, interleaved in one process, and record each run.
+
+An arm is ``"target only"``, ``"transformers default"`` (its own assisted decoding), or the
+text of a policy.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+TARGET_ONLY = "target only"
+FRAMEWORK = "transformers default"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: an id, the task it belongs to, and one or more user turns."""
+
+    id: str
+    task: str
+    turns: tuple[str, ...]
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Prompts of a JSONL file with the fields ``id``, ``task`` and ``turns``.
+
+    Raises:
+        ValueError: names the line that is not of this form.
+    """
+    prompts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            prompts.append(Prompt(entry["id"], entry["task"], tuple(entry["turns"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: give a JSON object with id, task and turns ({error!r})"
+            ) from error
+    return prompts
+
+
+@dataclass
+class Run:
+    """One prompt under one arm, all turns together. Times in seconds."""
+
+    prompt: str
+    task: str
+    arm: str
+    tokens: list[list[int]] = field(default_factory=list)
+    seconds: float = 0.0
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    policy_seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Tokens generated, of all turns."""
+        return sum(map(len, self.tokens))
+
+
+@dataclass
+class Bench:
+    """The models and settings that all runs share.
+
+    Attributes:
+        target: a transformers model; ``draft`` shares its ``tokenizer``.
+        max_new_tokens: a turn.
+    """
+
+    target: Any
+    draft: Any
+    tokenizer: Any
+    max_new_tokens: int
+
+    def encode(self, chat: list[dict[str, str]]) -> Any:
+        """Ids of a chat up to where the model is to answer, (1, length)."""
+        return self.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )["input_ids"].to(self.target.device)
+
+    def answer(self, ids: Any, arm: str) -> tuple[list[int], float, Any]:
+        """Greedy answer of one arm: tokens, seconds, and what happened in the rounds."""
+        import svip_adapters
+
+        assistant = None if arm == TARGET_ONLY else self.draft
+        policy = None if arm in (TARGET_ONLY, FRAMEWORK) else arm
+        with svip_adapters.attach(self.target, policy) as handle:
+            began = perf_counter()
+            out = self.target.generate(
+                ids, attention_mask=ids.new_ones(ids.shape), assistant_model=assistant,
+                do_sample=False, max_new_tokens=self.max_new_tokens,
+            )
+            seconds = perf_counter() - began
+        return out[0, ids.shape[1] :].tolist(), seconds, handle
+
+    def run(self, prompt: Prompt, arm: str, answers: list[str]) -> Run:
+        """All turns of ``prompt`` under ``arm``.
+
+        Args:
+            prompt: its later turns follow upon ``answers``, the same for every arm.
+            arm: see above.
+            answers: the assistant's earlier answers, one a turn but the last.
+        """
+        run = Run(prompt.id, prompt.task, arm)
+        for turn in range(len(prompt.turns)):
+            tokens, seconds, handle = self.answer(
+                self.encode(chat_of(prompt, turn, answers)), arm)
+            summary = handle.summary()
+            run.tokens.append(tokens)
+            run.seconds += seconds
+            run.rounds += [(r.drafted, r.accepted) for r in handle.rounds]
+            run.draft_seconds += summary.draft_seconds
+            run.verify_seconds += summary.verify_seconds
+            run.policy_seconds += summary.policy_seconds
+        return run
+
+    def earlier_answers(self, prompt: Prompt) -> list[str]:
+        """The target's own answers to all turns but the last: the context for every arm."""
+        answers: list[str] = []
+        for turn in range(len(prompt.turns) - 1):
+            ids = self.encode(chat_of(prompt, turn, answers))
+            tokens, _, _ = self.answer(ids, TARGET_ONLY)
+            answers.append(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        return answers
+
+
+class Journal:
+    """A JSONL file of runs, written as they come; an unfinished one is taken up again.
+
+    Args:
+        path: of the file.
+        header: the conditions; a file begun under others is not taken up.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path, self.runs = path, []  # type: Path, list[Run]
+        lines = _whole_lines(path)
+        if lines and json.loads(lines[0]) == json.loads(json.dumps(header)):
+            self.runs = [Run(**json.loads(line)) for line in lines[1:]]
+        else:
+            lines = [json.dumps(header)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    def add(self, run: Run) -> None:
+        """Append one run and flush it."""
+        self.runs.append(run)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(run)) + "\n")
+
+    def has(self, prompt: str, arm: str) -> bool:
+        """Whether this run is there already."""
+        return any(r.prompt == prompt and r.arm == arm for r in self.runs)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Lines of a file, without a last one that was cut off."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def run_all(
+    bench: Bench, prompts: Iterable[Prompt], arms: list[str], journal: Journal, seed: int,
+    progress: Callable[[Iterable[Prompt]], Iterable[Prompt]] = iter,
+) -> None:
+    """Every prompt under every arm, in an order that is drawn anew for each prompt."""
+    for prompt in progress(list(prompts)):
+        missing = [arm for arm in arms if not journal.has(prompt.id, arm)]
+        if not missing:
+            continue
+        random.Random(f"{seed} {prompt.id}").shuffle(missing)
+        answers = bench.earlier_answers(prompt)
+        for arm in missing:
+            journal.add(bench.run(prompt, arm, answers))
+
+
+def divergences(
+    bench: Bench, runs: list[Run], prompts: Iterable[Prompt]
+) -> Iterator[dict[str, Any]]:
+    """Where an arm's tokens first differ from target-only decoding, turn by turn.
+
+    Yields:
+        prompt, arm, turn, position in the answer, and the gap between the two largest
+        logits of the target there: a gap near 0 is a tie that rounding decides.
+    """
+    plain = {r.prompt: r for r in runs if r.arm == TARGET_ONLY}
+    chats = {p.id: p for p in prompts}
+    for run in runs:
+        for turn, (mine, its) in enumerate(zip(run.tokens, plain[run.prompt].tokens, strict=True)):
+            if mine == its:
+                continue
+            differs = (n for n, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b)
+            position = next(differs, min(len(mine), len(its)))
+            gap = _top_two_gap(bench, chats[run.prompt], plain[run.prompt], turn, position)
+            yield {"prompt": run.prompt, "arm": run.arm, "turn": turn, "position": position,
+                   "top_two_gap": gap}
+
+
+def _top_two_gap(bench: Bench, prompt: Prompt, plain: Run, turn: int, position: int) -> float:
+    """Gap of the target's two largest logits after ``position`` tokens of its own answer."""
+    import torch
+
+    earlier = [bench.tokenizer.decode(t, skip_special_tokens=True) for t in plain.tokens[:turn]]
+    ids = bench.encode(chat_of(prompt, turn, earlier))
+    answer = ids.new_tensor([plain.tokens[turn][:position]])
+    with torch.no_grad():
+        logits = bench.target(torch.cat([ids, answer], dim=1)).logits[0, -1].float()
+    first, second = logits.topk(2).values.tolist()
+    return float(first - second)
+
+
+def chat_of(prompt: Prompt, turn: int, answers: list[str]) -> list[dict[str, str]]:
+    """The chat up to the user's turn ``turn``, with these answers in between."""
+    chat = []
+    for n in range(turn):
+        chat += [{"role": "user", "content": prompt.turns[n]},
+                 {"role": "assistant", "content": answers[n]}]
+    return [*chat, {"role": "user", "content": prompt.turns[turn]}]

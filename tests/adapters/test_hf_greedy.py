@@ -1,0 +1,329 @@
+"""Greedy decoding: the target's own output, and the lengths that the policy asked for."""
+
+import copy
+
+import pytest
+import svip_adapters
+import torch
+from tiny_models import tiny
+
+from svip_policy import POLICIES, Decision
+from svip_policy.errors import UnsupportedError
+
+
+def greedy(model, prompt, draft=None, n=40, **options):
+    return model.generate(
+        prompt, max_new_tokens=n, do_sample=False, assistant_model=draft, **options
+    )
+
+
+@pytest.fixture(params=["draft", "near_draft", "self_draft"])
+def any_draft(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("policy", [*sorted(POLICIES), "svip(threshold=0.55)", "constant(1)"])
+@pytest.mark.parametrize("lean", [True, False])
+def test_output_is_the_targets(target, any_draft, prompt, policy, lean):
+    expected = greedy(target, prompt)
+    with svip_adapters.attach(target, policy, lean=lean) as handle:
+        assert torch.equal(greedy(target, prompt, any_draft), expected)
+    summary = handle.summary()
+    assert summary.rounds + summary.accepted == expected.shape[1] - prompt.shape[1]
+
+
+def test_the_near_draft_is_neither_always_right_nor_always_wrong(target, near_draft, prompt):
+    """Or the tests on it would show less than they seem to."""
+    with svip_adapters.attach(target, "constant(5)") as handle:
+        greedy(target, prompt, near_draft)
+    assert 0.2 < handle.summary().acceptance_rate < 0.95
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_frameworks_own_stop_rule_is_out_of_force(target, draft, prompt, lean):
+    """Its confidence rule would stop this random draft after one token."""
+    with svip_adapters.attach(target, "constant(5)", lean=lean) as handle:
+        greedy(target, prompt, draft)
+    drafted = [r.drafted for r in handle.rounds]
+    assert drafted[0] == 5 and all(n == min(5, drafted[0]) for n in drafted[:-5])
+
+
+def test_framework_alone_does_stop_that_draft(target, draft, prompt, monkeypatch):
+    """The check above can fail: without us the same pair drafts one token a round."""
+    lengths = []
+    forward = draft.forward
+
+    def counted(*args, **kwargs):
+        lengths[-1] += 1
+        return forward(*args, **kwargs)
+
+    generate = draft.generate
+
+    def once(*args, **kwargs):
+        lengths.append(0)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(draft, "forward", counted)
+    monkeypatch.setattr(draft, "generate", once)
+    greedy(target, prompt, draft)
+    assert max(lengths) == 1
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_num_assistant_tokens_of_the_call_does_not_matter(target, self_draft, prompt, lean):
+    with svip_adapters.attach(target, "constant(4)", lean=lean) as handle:
+        greedy(target, prompt, self_draft, num_assistant_tokens=2)
+    assert handle.rounds[0].drafted == 4
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_each_generation_starts_fresh(target, self_draft, prompt, lean):
+    with svip_adapters.attach(target, "heuristic(5)", lean=lean) as handle:
+        for _ in range(2):
+            greedy(target, prompt, self_draft)
+    first, second = ([r.drafted for r in g.rounds] for g in handle.generations)
+    assert first == second and first[:3] == [5, 7, 9]
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_hardly_any_budget(target, self_draft, prompt, n, lean):
+    expected = greedy(target, prompt, n=n)
+    with svip_adapters.attach(target, "constant(5)", lean=lean) as handle:
+        assert torch.equal(greedy(target, prompt, self_draft, n=n), expected)
+    assert handle.rounds[0].drafted == n - 1
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_a_policy_that_never_drafts_gives_plain_decoding(target, self_draft, prompt, lean):
+    class Never:
+        def begin(self, start):
+            assert start.length >= 10 and start.budget is not None
+            return Decision.STOP
+
+        def observe(self, step):
+            raise AssertionError("nothing was to be drafted")
+
+        def verified(self, drafted, accepted):
+            assert (drafted, accepted) == (0, 0)
+
+        def fresh(self):
+            return self
+
+    with svip_adapters.attach(target, Never(), lean=lean) as handle:
+        assert torch.equal(greedy(target, prompt, self_draft), greedy(target, prompt))
+    assert handle.summary().drafted == 0 and handle.summary().rounds == 40
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_drafting_now_and_then(target, near_draft, prompt, lean):
+    """Rounds without a draft leave the draft's cache behind the sequence."""
+
+    class EveryThird:
+        calls = 0
+
+        def begin(self, start):
+            self.calls += 1
+            return Decision.CONTINUE if self.calls % 3 == 0 else Decision.STOP
+
+        def observe(self, step):
+            return Decision.STOP if step.position == 3 else Decision.CONTINUE
+
+        def verified(self, drafted, accepted):
+            pass
+
+        def fresh(self):
+            return EveryThird()
+
+    with svip_adapters.attach(target, EveryThird(), lean=lean) as handle:
+        assert torch.equal(greedy(target, prompt, near_draft), greedy(target, prompt))
+    assert [r.drafted for r in handle.rounds[:6]] == [0, 0, 3, 0, 0, 3]
+
+
+@pytest.mark.parametrize("family", ["neox", "qwen2", "llama"])
+@pytest.mark.parametrize("lean", [True, False])
+def test_the_papers_families(family, lean, prompt):
+    """GPT-NeoX (Pythia), Qwen2 (Qwen2.5) and Llama targets with Llama drafts of other sizes."""
+    target = tiny(family)
+    assert len(set(greedy(target, prompt)[0].tolist())) > 12  # no constant babble
+    for draft in (tiny(seed=1, hidden=16, layers=1), tiny(seed=2, hidden=64, layers=3, heads=8),
+                  copy.deepcopy(target)):
+        for policy, lengths in (("constant(3)", [3, 3, 3]), ("constant(7)", [7, 7, 7]),
+                                ("svip(threshold=0)", [1, 1, 1]),
+                                ("svip(threshold=inf, cap=6)", [6, 6, 6])):
+            with svip_adapters.attach(target, policy, lean=lean) as handle:
+                assert torch.equal(greedy(target, prompt, draft), greedy(target, prompt))
+            assert [r.drafted for r in handle.rounds[:3]] == lengths
+
+
+def test_end_of_sequence_in_the_draft_ends_it(target, self_draft, prompt):
+    plain = greedy(target, prompt)
+    end = int(plain[0, prompt.shape[1] + 7])
+    expected = greedy(target, prompt, eos_token_id=end)
+    for lean in (True, False):
+        with svip_adapters.attach(target, "constant(30)", lean=lean) as handle:
+            out = greedy(target, prompt, self_draft, eos_token_id=end)
+        assert torch.equal(out, expected)
+        assert handle.rounds[-1].drafted == expected.shape[1] - prompt.shape[1] < 30
+
+
+class EndsWith:
+    """A user's own criterion: the last token is one of these."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.tensor([int(input_ids[0, -1]) in self.tokens])
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("policy", ["constant(1)", "constant(5)", "constant(30)"])
+@pytest.mark.parametrize("offset", range(4, 10))
+def test_custom_stopping_criteria_stop_where_plain_decoding_does(
+    target, any_draft, prompt, lean, policy, offset
+):
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    class Criterion(EndsWith, StoppingCriteria):
+        pass
+
+    token = int(greedy(target, prompt)[0, prompt.shape[1] + offset])
+    criteria = StoppingCriteriaList([Criterion([token])])
+    expected = greedy(target, prompt, stopping_criteria=criteria)
+    assert expected.shape[1] <= prompt.shape[1] + offset + 1
+    with svip_adapters.attach(target, policy, lean=lean):
+        out = greedy(target, prompt, any_draft, stopping_criteria=criteria)
+    assert torch.equal(out, expected)
+
+
+def test_logits_processors_apply_to_draft_and_target(target, near_draft, prompt):
+    options = {"repetition_penalty": 1.3, "suppress_tokens": [5, 6, 7], "min_new_tokens": 20}
+    expected = greedy(target, prompt, **options)
+    for lean in (True, False):
+        with svip_adapters.attach(target, "constant(4)", lean=lean):
+            assert torch.equal(greedy(target, prompt, near_draft, **options), expected)
+
+
+def test_left_padding_is_left_to_the_framework(target, self_draft, prompt):
+    mask = torch.ones_like(prompt)
+    mask[0, :3] = 0
+    expected = greedy(target, prompt, attention_mask=mask)
+    with svip_adapters.attach(target, "constant(5)") as handle:
+        out = greedy(target, prompt, self_draft, attention_mask=mask)
+    assert torch.equal(out, expected) and handle.summary().acceptance_rate == 1
+
+
+def test_sliding_window_draft_is_left_to_the_framework(prompt):
+    """Its cache needs more than a crop to go back, and here the window is overrun."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    model = MistralForCausalLM(MistralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=16, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0, initializer_range=0.3)).eval()
+    target = tiny()
+    with svip_adapters.attach(target, "constant(4)"):
+        assert torch.equal(greedy(target, prompt, model, n=60), greedy(target, prompt, n=60))
+
+
+def test_batches_are_refused_by_size(target, draft, prompt):
+    with svip_adapters.attach(target, "svip"), pytest.raises(UnsupportedError, match="size 3"):
+        greedy(target, prompt.repeat(3, 1), draft)
+
+
+def test_a_target_that_cannot_go_back_keeps_the_frameworks_refusal(prompt):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    target = MambaForCausalLM(MambaConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4, pad_token_id=0)).eval()
+    with pytest.raises(ValueError, match="stateful|crop"):
+        greedy(target, prompt, tiny())
+    with svip_adapters.attach(target, "svip"), pytest.raises(ValueError, match="stateful|crop"):
+        greedy(target, prompt, tiny())
+
+
+def test_vocabularies_of_different_size_keep_the_frameworks_refusal(target, prompt):
+    padded = tiny(vocab=80)
+    with svip_adapters.attach(target, "svip"), pytest.raises(ValueError, match="tokenizer"):
+        greedy(target, prompt, padded)
+
+
+def test_prompt_lookup_has_no_distribution(target, prompt):
+    with svip_adapters.attach(target, "svip"), pytest.raises(UnsupportedError, match="Lookup"):
+        greedy(target, prompt, prompt_lookup_num_tokens=3)
+
+
+def test_plain_decoding_is_not_touched(target, prompt):
+    expected = greedy(target, prompt)
+    with svip_adapters.attach(target, "svip") as handle:
+        assert torch.equal(greedy(target, prompt), expected)
+    assert handle.generations == []
+
+
+def test_early_exit(target, prompt):
+    expected = greedy(target, prompt)
+    for policy in ("constant(3)", "svip(threshold=inf, cap=3)"):
+        with svip_adapters.attach(target, policy) as handle:
+            out = greedy(target, prompt, assistant_early_exit=1)
+        assert torch.equal(out, expected)
+        assert [r.drafted for r in handle.rounds[:2]] == [3, 3]
+    assert target.config.num_hidden_layers == 2
+
+
+def test_encoder_decoder(prompt):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(T5Config(
+        vocab_size=64, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, pad_token_id=0,
+        eos_token_id=None, decoder_start_token_id=0)).eval()
+    # As they are initialized, T5's logits are all alike.
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    expected = model.generate(prompt, max_new_tokens=20, do_sample=False)
+    with svip_adapters.attach(model, "constant(3)") as handle:
+        out = model.generate(
+            prompt, max_new_tokens=20, do_sample=False, assistant_model=copy.deepcopy(model))
+    assert torch.equal(out, expected)
+    assert handle.rounds[0].drafted == 3 and handle.summary().acceptance_rate > 0.9
+
+
+def test_nothing_but_the_drafts_device_is_used(target, self_draft, prompt):
+    """Ids go to the draft's device before its forward; here they must be told to."""
+    with svip_adapters.attach(target, "constant(3)"):
+        devices = []
+        original = self_draft.forward
+
+        def spy(input_ids, **kwargs):
+            devices.append(input_ids.device)
+            return original(input_ids=input_ids, **kwargs)
+
+        self_draft.forward = spy
+        try:
+            greedy(target, prompt, self_draft, n=4)
+        finally:
+            del self_draft.forward
+    assert set(devices) == {self_draft.device}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
+def test_draft_and_target_on_different_devices(target, prompt):
+    draft = tiny().to("cuda")
+    with svip_adapters.attach(target, "svip(threshold=0.5)"):
+        assert torch.equal(greedy(target, prompt, draft), greedy(target, prompt))
+
+
+def test_without_a_policy_the_frameworks_rule_is_only_recorded(target, near_draft, prompt):
+    near = copy.deepcopy(near_draft)
+    near.generation_config.num_assistant_tokens = 3
+    near.generation_config.num_assistant_tokens_schedule = "heuristic"
+    near.generation_config.assistant_confidence_threshold = 0
+    with svip_adapters.attach(target, None) as handle:
+        out = greedy(target, prompt, near)
+    assert torch.equal(out, greedy(target, prompt))
+    first, second = handle.rounds[:2]
+    assert first.drafted == 3
+    assert second.drafted == (5 if first.accepted == 3 else 2)
+    assert handle.summary().rounds + handle.summary().accepted == 40
