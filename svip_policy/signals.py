@@ -11,12 +11,14 @@ A logit of -inf is a probability of 0 and contributes nothing. Logits with NaN o
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
-# exp() of this is 0 in float32 and float64, and 0 times this is 0, which 0 * -inf is not.
+_LOG2E = math.log2(math.e)
+# 2 to this power is 0 in float32 and float64, and 0 times this is 0, which 0 * -inf is not.
 _LOWEST = -1.0e4
 
 
@@ -29,21 +31,33 @@ def upcast(logits: Any) -> Any:
 
 
 def _exponentials(logits: Any) -> tuple[Any, Any, Any, Any]:
-    """Maximum (..., 1), shifted logits, their exponentials, and the sum of these (...)."""
+    """Maximum (..., 1), log2 of the weights, weights, and the sum of these (...).
+
+    Powers of 2, not of e: for arguments far below 0, of which a peaked distribution is full,
+    torch's exp() on a CPU is 30 times slower than its exp2().
+    """
     xp = array_namespace(logits)
     # numpy would warn of inf - inf, whose NaN is the answer that is wanted here.
     with np.errstate(invalid="ignore"):
         peak = xp.max(logits, axis=-1, keepdims=True)
-        shifted = xp.clip(logits - peak, _LOWEST, None)
-        weights = xp.exp(shifted)
-        return peak, shifted, weights, xp.sum(weights, axis=-1)
+        powers = logits - peak
+        powers *= _LOG2E  # in place: page faults of new arrays cost more than the arithmetic
+        powers = xp.clip(powers, _LOWEST, None)
+        weights = xp.exp2(powers) if hasattr(xp, "exp2") else xp.pow(xp.asarray(2.0), powers)
+        return peak, powers, weights, xp.sum(weights, axis=-1)
+
+
+def _entropy(powers: Any, weights: Any, total: Any) -> Any:
+    """In nats, (...); uses up ``powers``."""
+    xp = array_namespace(weights)
+    powers *= weights
+    return (xp.log2(total) - xp.sum(powers, axis=-1) / total) / _LOG2E
 
 
 def entropy(logits: Any) -> Any:
     """Shannon entropy of softmax(logits), in nats, between 0 and ln(vocab)."""
-    xp = array_namespace(logits)
-    _, shifted, weights, total = _exponentials(upcast(logits))
-    return xp.log(total) - xp.sum(weights * shifted, axis=-1) / total
+    _, powers, weights, total = _exponentials(upcast(logits))
+    return _entropy(powers, weights, total)
 
 
 def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
@@ -57,12 +71,10 @@ def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
     """
     xp = array_namespace(logits)
     values = upcast(logits)
-    peak, shifted, weights, total = _exponentials(values)
-    log_total = xp.log(total)
-    spread = log_total - xp.sum(weights * shifted, axis=-1) / total
+    peak, powers, weights, total = _exponentials(values)
     with np.errstate(invalid="ignore"):
-        chosen = values[token] - peak[0] - log_total
-    pair: list[float] = xp.stack([spread, xp.reshape(chosen, ())]).tolist()
+        chosen = xp.reshape(values[token] - peak, ()) - xp.log(total)
+    pair: list[float] = xp.stack([_entropy(powers, weights, total), chosen]).tolist()
     return pair[0], pair[1]
 
 
