@@ -49,17 +49,27 @@ def bretagnolle_huber_bound(q: ArrayLike, p: ArrayLike) -> Floats:
     return np.asarray(1.0 - np.sqrt(-np.expm1(-kl_divergence(q, p))))
 
 
-def entropy_bound(entropy: float, c: float) -> float:
-    """SVIP's estimate of that lower bound from the draft's entropy: 1 - sqrt(c H).
+def entropy_distance(entropy: float, c: float) -> float:
+    """SVIP's estimate, from the draft's entropy alone, of the distance to the target: sqrt(c H).
 
-    With H(q, p) = gamma H(q) it is Pinsker's bound for gamma = 2 c + 1, and conservative
-    where gamma is smaller. The target is not needed, which makes it a stopping rule.
+    It stands for the bound sqrt(KL(q || p) / 2) of the total variation.
 
     Args:
-        entropy: of the draft distribution, in nats.
+        entropy: of the draft distribution, in nats; what rounding left below 0 counts as 0.
         c: at least 0; 0.15 in the authors' code, 0.18 in their Figure 4.
     """
-    return 1.0 - math.sqrt(c * entropy)
+    # Not max(entropy, 0): it would turn NaN into 0.
+    return math.sqrt(c * (0.0 if entropy < 0.0 else entropy))
+
+
+def entropy_bound(entropy: float, c: float) -> float:
+    """SVIP's estimate of the lower bound of the acceptance rate: 1 - sqrt(c H).
+
+    With H(q, p) = gamma H(q) it is Pinsker's bound for gamma = 2 c + 1, and conservative
+    where gamma is smaller. The target is not needed, which makes it a stopping rule. The
+    arguments are those of :func:`entropy_distance`.
+    """
+    return 1.0 - entropy_distance(entropy, c)
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

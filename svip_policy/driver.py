@@ -46,9 +46,9 @@ class PolicyDriver:
             return False
         if self._begin is None:
             return True
-        decision = self._begin(start)
+        more = self._means_continue(self._begin(start))
         self._policy_seconds = perf_counter() - self._since
-        return decision is Decision.CONTINUE
+        return more
 
     def observe(self, logits: Any, token: Any, budget: int | None = None) -> bool:
         """Report a kept token; True if another one is to be drafted.
@@ -61,12 +61,12 @@ class PolicyDriver:
         began = perf_counter()
         position = 1 if self._last is None else self._last.position + 1
         self._last = DraftStep(position, logits, token, self._last, budget)
-        decision = self.policy.observe(self._last)
+        more = self._means_continue(self.policy.observe(self._last))
         if self._last.degenerate:
-            self._count_degenerate()
-            decision = Decision.STOP
+            self.count_degenerate()
+            more = False
         self._policy_seconds += perf_counter() - began
-        return decision is Decision.CONTINUE
+        return more
 
     def drafted(self) -> None:
         """Drafting is over and verification begins; tells the time of one from the other."""
@@ -94,7 +94,22 @@ class PolicyDriver:
                                  verify_seconds=began - self._since,
                                  policy_seconds=self._policy_seconds))
 
-    def _count_degenerate(self) -> None:
+    def abandon(self) -> None:
+        """Drafting failed: let go of the round's logits."""
+        self._last = None
+
+    def _means_continue(self, decision: Decision) -> bool:
+        if not isinstance(decision, Decision):
+            raise TypeError(f"{self.policy!r} answered {decision!r}; answer Decision.CONTINUE or "
+                            "Decision.STOP")
+        return decision is Decision.CONTINUE
+
+    def count_degenerate(self) -> None:
+        """Count a position without a usable distribution; warn of the first.
+
+        :meth:`observe` does so by itself. A loop that samples calls it where there was
+        nothing to sample from, and ends the draft before that position.
+        """
         self.degenerate += 1
         if self.degenerate == 1:
             warnings.warn(

@@ -73,9 +73,17 @@ def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
     values = upcast(logits)
     peak, powers, weights, total = _exponentials(values)
     with np.errstate(invalid="ignore"):
-        chosen = xp.reshape(values[token] - peak, ()) - xp.log(total)
+        chosen = xp.reshape(_at(values, token) - peak, ()) - xp.log(total)
     pair: list[float] = xp.stack([_entropy(powers, weights, total), chosen]).tolist()
     return pair[0], pair[1]
+
+
+def _at(values: Any, token: Any) -> Any:
+    xp = array_namespace(values)
+    if isinstance(token, int):
+        return values[token]
+    # Indexing by an array on an accelerator fetches it first; take() does not.
+    return xp.take(values, xp.reshape(xp.asarray(token), (1,)))
 
 
 def is_degenerate(logits: Any) -> bool:

@@ -39,16 +39,15 @@ def read_pins() -> dict[str, Any]:
 def add(pins: dict[str, Any], distribution: str, wheel: Path) -> None:
     """Note the fingerprints of one wheel's functions in ``pins``."""
     sys.path.insert(0, str(ADAPTERS))
-    fingerprint = importlib.import_module("svip_adapters._fingerprint").fingerprint
+    fingerprints = importlib.import_module("svip_adapters._fingerprint")
     version = wheel.name.split("-")[1]
     with zipfile.ZipFile(wheel) as archive:
         for function in pins[distribution]["functions"]:
             source = archive.read(function["module"].replace(".", "/") + ".py").decode()
             try:
-                found = fingerprint(source, function["qualname"])
+                found = fingerprints.fingerprint(source, function["qualname"])
             except LookupError:
-                print(f"{wheel.name}: no {function['qualname']}")
-                continue
+                found = fingerprints.ABSENT  # in this version; the adapter does without
             known = function.setdefault("fingerprints", {})
             known[found] = sorted({*known.get(found, []), version}, key=Version)
 

@@ -80,13 +80,19 @@ def _joined(values: list[ast.expr]) -> list[str]:
     return parts + [repr(text)] * bool(text)
 
 
+ABSENT = "absent"
+
+
 @functools.cache
-def _module_source(module: str) -> tuple[str, str]:
-    """File and source of an importable module."""
+def _installed(module: str, qualname: str) -> tuple[str, str]:
+    """File of an importable module, and the fingerprint of its function or ABSENT."""
     file = importlib.import_module(module).__file__
     if file is None:
-        raise LookupError(f"module {module} has no file")
-    return file, Path(file).read_text(encoding="utf-8")
+        return "no file", ABSENT
+    try:
+        return file, fingerprint(Path(file).read_text(encoding="utf-8"), qualname)
+    except LookupError:
+        return file, ABSENT
 
 
 def check(distribution: str, on_unknown: OnUnknown = "raise") -> None:
@@ -112,11 +118,7 @@ def check(distribution: str, on_unknown: OnUnknown = "raise") -> None:
 
 def _complaint(distribution: str, module: str, qualname: str, known: dict[str, str]) -> str:
     """Why the installed function is not to be relied on; empty if it is."""
-    file, source = _module_source(module)
-    try:
-        found = fingerprint(source, qualname)
-    except LookupError:
-        found = "absent"
+    file, found = _installed(module, qualname)
     if found in known:
         return ""
     versions = ", ".join(f"{sha[:12]} ({spans})" for sha, spans in known.items())

@@ -35,7 +35,7 @@ class Watched:
 class Handle:
     """An attached policy: detach it, exchange it for a while, ask what happened.
 
-    A context manager that detaches on leaving.
+    A context manager that detaches on leaving (the outermost block, where several nest).
 
     Attributes:
         generations: one driver a generation since attaching or :meth:`reset`, with the
@@ -45,6 +45,7 @@ class Handle:
     def __init__(self, policy: LengthPolicy, on_detach: Callable[[], None]) -> None:
         self._policy = policy
         self._on_detach: Callable[[], None] | None = on_detach
+        self._entered = 0
         self.generations: list[PolicyDriver] = []
 
     @property
@@ -59,8 +60,9 @@ class Handle:
 
     def new_generation(self) -> PolicyDriver:
         """A driver with a fresh policy; adapters call this when a generation starts."""
-        self.generations.append(PolicyDriver(self.policy.fresh()))
-        return self.generations[-1]
+        driver = PolicyDriver(self.policy.fresh())
+        self.generations.append(driver)
+        return driver
 
     @contextmanager
     def use(self, policy: LengthPolicy | str) -> Iterator[Handle]:
@@ -86,7 +88,7 @@ class Handle:
         return Summary.of(self.rounds)
 
     def reset(self) -> None:
-        """Forget what was recorded so far."""
+        """Forget what was recorded so far; a server should, now and then."""
         self.generations.clear()
 
     def detach(self) -> None:
@@ -96,7 +98,11 @@ class Handle:
             detach()
 
     def __enter__(self) -> Handle:
+        self._entered += 1
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        self.detach()
+        # Attaching an equal policy gives the same handle: the outermost block detaches.
+        self._entered -= 1
+        if not self._entered:
+            self.detach()

@@ -13,6 +13,7 @@ import inspect
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,19 +34,26 @@ class _Site:
     """One patched attribute and its layers; found again through the dispatcher itself."""
 
     def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name = owner, name
+        # Weak: a patched object that nobody else holds may go, its patch with it.
+        self._owner, self.name = weakref.ref(owner), name
         self.layers: tuple[Patch, ...] = ()
         self.saved = vars(owner).get(name, _ABSENT)  # raw: a staticmethod stays one
         raw = inspect.getattr_static(owner, name)
         if isinstance(owner, type | types.ModuleType):
             static = isinstance(raw, staticmethod)
-            dispatcher = self._dispatcher(raw.__func__ if static else raw)
-            self.installed: Any = staticmethod(dispatcher) if static else dispatcher
+            self.dispatcher = self._dispatcher(raw.__func__ if static else raw)
+            installed: Any = staticmethod(self.dispatcher) if static else self.dispatcher
         elif self.saved is _ABSENT and not isinstance(raw, staticmethod):
-            self.installed = types.MethodType(self._method_dispatcher(raw), owner)
+            self.dispatcher = self._method_dispatcher(raw)
+            installed = types.MethodType(self.dispatcher, owner)
         else:
-            self.installed = self._dispatcher(getattr(owner, name))
-        setattr(owner, name, self.installed)
+            installed = self.dispatcher = self._dispatcher(getattr(owner, name))
+        setattr(owner, name, installed)
+
+    @property
+    def owner(self) -> Any:
+        """The patched object; None once it is gone."""
+        return self._owner()
 
     def _layered(self, call: Callable[..., Any]) -> Callable[..., Any]:
         for layer in self.layers:
@@ -73,22 +81,28 @@ class _Site:
 
     def restore(self) -> None:
         """Put the attribute back, or warn and leave a pass-through under a foreign wrapper."""
-        if vars(self.owner).get(self.name) is not self.installed:
+        owner = self.owner
+        if owner is None:
+            return
+        if _unbound(vars(owner).get(self.name)) is not self.dispatcher:
             warnings.warn(
-                f"{self.name} of {type(self.owner).__name__} was wrapped by other code after "
+                f"{self.name} of {type(owner).__name__} was wrapped by other code after "
                 "us; a pass-through stays beneath it",
                 PatchedOverWarning, stacklevel=4,
             )
         elif self.saved is _ABSENT:
-            delattr(self.owner, self.name)
+            delattr(owner, self.name)
         else:
-            setattr(self.owner, self.name, self.saved)
+            setattr(owner, self.name, self.saved)
+
+
+def _unbound(attribute: Any) -> Any:
+    """The function within a bound or static method."""
+    return getattr(attribute, "__func__", attribute)
 
 
 def _site_at(owner: Any, name: str) -> _Site | None:
-    current = vars(owner).get(name)
-    current = getattr(current, "__func__", current)
-    site = getattr(current, "__svip_site__", None)
+    site = getattr(_unbound(vars(owner).get(name)), "__svip_site__", None)
     # A copied object carries a dispatcher whose site belongs to the one it was copied from.
     return site if isinstance(site, _Site) and site.owner is owner else None
 

@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -34,9 +37,10 @@ from ._patching import Patch
 if TYPE_CHECKING:
     from ._fingerprint import OnUnknown
 
-_HANDLES: WeakKeyDictionary[Any, Handle] = WeakKeyDictionary()
+_HANDLES: WeakKeyDictionary[Any, tuple[Handle, bool]] = WeakKeyDictionary()
+_LOCK = threading.RLock()
 # The stopping criteria of the generation that is being set up in this thread or task.
-_CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
+_CRITERIA: ContextVar[tuple[Any, ...]] = ContextVar("svip_hf_criteria", default=())
 
 
 def attach(
@@ -69,30 +73,38 @@ def attach(
         raise TypeError(
             f"target is a {type(target).__qualname__}; give a transformers model with generate()"
         )
-    attached = _HANDLES.get(target)
-    if attached is not None:
-        if attached.policy == policy:
-            return attached
-        raise AlreadyAttachedError(
-            f"{attached.policy!r} is attached to this model; detach() it first, or use "
-            f"handle.use({policy!r}) for a while"
-        )
     _fingerprint.check("transformers", on_unknown)
-    return _attach(target, policy, lean)
+    with _LOCK:
+        attached, its_lean = _HANDLES.get(target, (None, lean))
+        if attached is None:
+            return _attach(target, policy, lean)
+    if attached.policy == policy and its_lean == lean:
+        return attached
+    raise AlreadyAttachedError(
+        f"{attached.policy!r} with lean={its_lean} is attached to this model; detach() it first, "
+        f"or use handle.use({policy!r}) for a while"
+    )
 
 
 def _attach(target: Any, policy: LengthPolicy, lean: bool) -> Handle:
+    patches = ExitStack()  # removes all of them, whatever one of them raises
+    model = weakref.ref(target)  # a forgotten handle must not keep the model alive
+
     def detach() -> None:
-        _HANDLES.pop(target, None)
-        for patch in patches:
-            patch.remove()
+        if model() is not None:
+            _HANDLES.pop(model(), None)
+        patches.close()
 
     handle = Handle(policy, detach)
-    patches = [
-        Patch(target, "_get_stopping_criteria", _remember_criteria),
-        Patch(target, "_get_candidate_generator", functools.partial(_generator, handle, lean)),
-    ]
-    _HANDLES[target] = handle
+    wrappers: dict[str, Callable[..., Any]] = {
+        "_get_stopping_criteria": _remember_criteria,
+        "_get_candidate_generator": functools.partial(_generator, handle, lean),
+    }
+    with ExitStack() as undo:
+        for name, wrapper in wrappers.items():
+            undo.callback(Patch(target, name, wrapper).remove)
+        patches = undo.pop_all()
+    _HANDLES[target] = handle, lean
     return handle
 
 
@@ -111,17 +123,30 @@ def _generator(
     from . import _hf_drafting as drafting
 
     arguments = inspect.signature(original).bind(*args, **kwargs).arguments
-    if isinstance(handle.policy, Watched):
-        return drafting.watch(original(*args, **kwargs), handle.new_generation())
-    criteria = drafting.custom_criteria(_CRITERIA.get())
-    drafting.refuse_before(arguments, criteria)
-    draft = arguments.get("assistant_model")
-    # Some versions write the target's settings into the draft's configuration.
-    saved = dict(vars(draft.generation_config)) if draft is not None else {}
-    try:
+    criteria = drafting.custom_criteria(_CRITERIA.get(), arguments["generation_config"])
+    _CRITERIA.set(())
+    watched = isinstance(handle.policy, Watched)
+    if not watched:
+        drafting.refuse_before(arguments, criteria)
+    target = getattr(original, "__self__", None)  # it drafts for itself by an early exit
+    with _unchanged(arguments.get("assistant_model"), target):
         framework = original(*args, **kwargs)
-    finally:
-        if draft is not None:
-            vars(draft.generation_config).clear()
-            vars(draft.generation_config).update(saved)
+    if watched:
+        return drafting.watch(framework, handle.new_generation())
     return drafting.replace(framework, arguments, criteria, handle.new_generation(), lean)
+
+
+@contextmanager
+def _unchanged(*models: Any) -> Iterator[None]:
+    """Undo what some versions write into the draft's configuration, the target's settings."""
+    configs = [model.generation_config for model in models if model is not None]
+    saved = [(config, dict(vars(config))) for config in configs]
+    try:
+        yield
+    finally:
+        for config, before in saved:
+            for name in vars(config).keys() | before.keys():
+                if name not in before:
+                    delattr(config, name)
+                elif getattr(config, name, None) is not before[name]:
+                    setattr(config, name, before[name])

@@ -217,10 +217,12 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(target_source())
-    found = args.out.read_text().splitlines() if args.out.exists() else []
-    written = sum(len(json.loads(line)["ids"]) for line in found)
+    found = args.out.read_text() if args.out.exists() else ""
+    found = found[: found.rfind("\n") + 1]  # without a last line that was cut off
+    args.out.write_text(found)
+    written = sum(len(json.loads(line)["ids"]) for line in found.splitlines())
     # A resumed run must not draw the same prompts again.
-    maker = PromptMaker(args.seed + len(found))
+    maker = PromptMaker(args.seed + found.count("\n"))
     has_vllm = importlib.util.find_spec("vllm") is not None
     generate = (vllm_engine if has_vllm else transformers_engine)(args.max_new_tokens)
     prompts = iter(maker)

@@ -54,9 +54,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-        )
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name).float()
         # A model that came from a GGUF refuses to be saved: copy its weights into one
         # that did not.
         config = LlamaConfig.from_dict(
@@ -98,7 +96,7 @@ def load_target(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
     source = target_source()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = LlamaForCausalLM.from_pretrained(source, dtype=dtype)
+        model = LlamaForCausalLM.from_pretrained(source).to(dtype)
     except OSError as error:
         raise OSError(
             f"cannot load the target from {source!r}: install it with "

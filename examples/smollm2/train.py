@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 import math
 import random
@@ -117,7 +118,7 @@ def load_shards(folder: Path) -> list[Chat]:
     """All chats of a teacher folder."""
     chats = []
     for path in sorted(folder.glob("[0-9]*.npz")):
-        shard = np.load(path)
+        shard = dict(np.load(path))  # once: each access of an open npz reads it anew
         ends = np.cumsum(shard["lengths"])
         answers = np.cumsum(shard["lengths"] - shard["starts"])
         for i, end in enumerate(ends):
@@ -233,7 +234,7 @@ def save_draft(draft: Any, subset: np.ndarray, path: Path) -> None:
 def train(args: argparse.Namespace, chats: list[Chat], subset: np.ndarray) -> None:
     """Train until the wall-clock budget is used; a checkpoint every few minutes."""
     target, _ = load_target(torch.bfloat16)
-    head = target.lm_head.weight[torch.from_numpy(subset)].clone()
+    head = target.lm_head.weight.detach()[torch.from_numpy(subset)].clone()
     draft = cut_draft(target).train()
     trained = [p for n, p in draft.named_parameters()
                if p.requires_grad and "embed" not in n and "lm_head" not in n]
@@ -275,6 +276,15 @@ def train(args: argparse.Namespace, chats: list[Chat], subset: np.ndarray) -> No
     print(f"{step} steps, {tokens} tokens; agreement", agreement(draft, head, held_out))
 
 
+def same_text_as_before(work: Path, chats: list[dict[str, Any]]) -> None:
+    """Stored shards go by the order of the chats: other text needs another folder."""
+    digest = hashlib.sha256(json.dumps([c["ids"] for c in chats]).encode()).hexdigest()
+    note = work / "text.sha256"
+    if note.exists() and note.read_text() != digest:
+        raise SystemExit(f"{work} was begun with other text; name another folder with --work")
+    note.write_text(digest)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("text", type=Path, nargs="+", help="JSONL from make_text.py")
@@ -290,11 +300,13 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     ids_file = args.work / "head_ids.npy"
     chats = read_chats(args.text)
+    same_text_as_before(args.work, chats)
     subset = np.load(ids_file) if ids_file.exists() else head_ids(chats)
     np.save(ids_file, subset)
     store_teacher(chats, subset, args.work / "teacher", args.teacher_minutes)
     soft = load_shards(args.work / "teacher")
-    print(f"{len(soft)} chats with the target's distribution, {len(chats) - len(soft)} without")
+    print(f"{len(soft)} chats with the target's distribution, {len(chats) - len(soft)} without",
+          flush=True)
     train(args, soft + hard_chats(chats[len(soft):], subset), subset)
 
 

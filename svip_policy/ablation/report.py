@@ -7,6 +7,7 @@ means per round, the target's own token not counted; generated ids are counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ REQUIRED = ("versions", "device", "dtype", "threads", "models", "arms", "seed", 
 
 def check_provenance(header: dict[str, Any]) -> None:
     """Raise ParameterError unless ``header`` says under which conditions it was measured."""
-    missing = [name for name in REQUIRED if name not in header]
+    missing = [name for name in REQUIRED if header.get(name) in (None, "")]
     if missing:
         raise ParameterError(f"results without provenance are not reported: no {missing}")
 
@@ -115,7 +116,8 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
 def comparison(runs: Sequence[Run], arm: str, base: str) -> str:
     """One sentence: the paired speedup of one arm over another, and whether it is noise."""
     ratio = speedup(runs, arm, base=base)
-    noise = ratio.low <= 1 <= ratio.high
-    verdict = "within noise" if noise else "faster" if ratio.low > 1 else "slower"
-    return (f"{arm} against {base}: {ratio.paired:.2f} times its speed, "
-            f"95% interval {ratio.low:.2f} to {ratio.high:.2f}: {verdict}.")
+    begun = f"{arm} against {base}: {ratio.paired:.2f} times its speed"
+    if math.isnan(ratio.low):
+        return f"{begun}, from one prompt: no interval."
+    verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "within noise"
+    return f"{begun}, 95% interval {ratio.low:.2f} to {ratio.high:.2f}: {verdict}."

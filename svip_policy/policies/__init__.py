@@ -60,12 +60,14 @@ def _value(node: ast.expr, text: str) -> Any:
         return _make(node.id, [], {}, text)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         keywords = {str(k.arg): _value(k.value, text) for k in node.keywords}
+        if len(keywords) < len(node.keywords):
+            raise PolicyTextError(f"{text!r} gives an argument twice")
         return _make(node.func.id, [_value(a, text) for a in node.args], keywords, text)
     if isinstance(node, ast.List | ast.Tuple):
         return tuple(_value(element, text) for element in node.elts)
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise PolicyTextError(
             f"{ast.unparse(node)!r} in {text!r} is neither a literal nor a policy"
         ) from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..bounds import entropy_distance
 from ..protocol import Decision, DraftStep
 from ._parameters import check_count, check_real, describe
 
@@ -39,14 +39,10 @@ class SVIP:
         check_count(self.name, "cap", self.cap)
 
     def observe(self, step: DraftStep) -> Decision:
-        """Compare the root with the threshold; NaN entropy stops."""
-        if step.position >= self.cap or not self._confident(step.entropy):
-            return Decision.STOP
-        return Decision.CONTINUE
-
-    def _confident(self, entropy: float) -> bool:
-        # Rounding can leave an entropy of 0 at -1e-8, which has no root.
-        return math.sqrt(self.c * max(entropy, 0.0)) <= self.threshold and entropy == entropy
+        """Compare the root with the threshold; NaN entropy compares as False and stops."""
+        if step.position < self.cap and entropy_distance(step.entropy, self.c) <= self.threshold:
+            return Decision.CONTINUE
+        return Decision.STOP
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Nothing to learn."""

@@ -3,7 +3,9 @@
 import copy
 import gc
 import random
+import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import svip_adapters
@@ -15,6 +17,7 @@ from tiny_models import tiny
 from svip_policy import SVIP, Constant, Decision
 from svip_policy.errors import (
     AlreadyAttachedError,
+    PatchedOverWarning,
     UnknownUpstreamError,
     UnknownUpstreamWarning,
     UnsupportedError,
@@ -125,6 +128,50 @@ def test_any_sequence_of_attach_generate_detach(order, seed):
         assert snapshot(targets[n]) == before[n]
 
 
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("early_exit", [None, 1])
+def test_settings_of_one_call_do_not_stay(pair, lean, early_exit):
+    target, draft = pair
+    draft = None if early_exit else draft
+    before = snapshot(target), snapshot(pair[1])
+    with svip_adapters.attach(target, "constant(3)", lean=lean):
+        run(target, draft, assistant_early_exit=early_exit, eos_token_id=9)
+    assert (snapshot(target), snapshot(pair[1])) == before
+
+
+def test_nested_blocks_detach_at_the_outermost(target):
+    with svip_adapters.attach(target, "svip") as outer:
+        with svip_adapters.attach(target, "svip") as inner:
+            assert inner is outer
+        assert outer.attached
+        with pytest.raises(AlreadyAttachedError, match="lean=True"):
+            svip_adapters.attach(target, "svip", lean=False)
+    assert not outer.attached and "_get_candidate_generator" not in vars(target)
+
+
+def test_detach_is_whole_even_where_warnings_are_errors(target, draft):
+    handle = svip_adapters.attach(target, "svip")
+    inner = target._get_candidate_generator
+    target._get_candidate_generator = lambda *args, **kwargs: inner(*args, **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PatchedOverWarning):
+            handle.detach()
+    assert "_get_stopping_criteria" not in vars(target)
+    del target._get_candidate_generator
+
+
+def test_threads_with_a_draft_of_their_own(draft):
+    """Rounds and policies of one generation do not mix with another's."""
+    target, other = tiny(), tiny(seed=4, hidden=16, layers=1)
+    expected = run(target, None)
+    with svip_adapters.attach(target, "heuristic(2)") as handle, ThreadPoolExecutor(4) as pool:
+        outs = list(pool.map(lambda n: run(target, (draft, other)[n % 2]), range(12)))
+    assert all(torch.equal(out, expected) for out in outs)
+    assert len(handle.generations) == 12 == len({id(g) for g in handle.generations})
+    assert {sum(r.accepted + 1 for r in g.rounds) for g in handle.generations} == {20}
+
+
 def test_the_same_policy_twice_is_one_attachment(target):
     with svip_adapters.attach(target, "svip") as handle:
         assert svip_adapters.attach(target, SVIP()) is handle
@@ -144,11 +191,13 @@ def test_another_policy_for_a_while(target, self_draft, prompt):
     assert [g.rounds[0].drafted for g in handle.generations] == [6, 2]
 
 
-def test_nothing_keeps_a_detached_model_alive(draft):
+@pytest.mark.parametrize("detach", [True, False])
+def test_neither_an_attached_nor_a_detached_model_is_kept_alive(draft, detach):
     target = tiny()
     handle = svip_adapters.attach(target, "svip")
     run(target, draft)
-    handle.detach()
+    if detach:
+        handle.detach()
     gone = weakref.ref(target)
     del target, handle
     gc.collect()

@@ -116,7 +116,7 @@ def test_a_policy_that_never_drafts_gives_plain_decoding(target, self_draft, pro
 
 
 @pytest.mark.parametrize("lean", [True, False])
-def test_drafting_now_and_then(target, near_draft, prompt, lean):
+def test_drafting_now_and_then(target, self_draft, prompt, lean):
     """Rounds without a draft leave the draft's cache behind the sequence."""
 
     class EveryThird:
@@ -136,8 +136,9 @@ def test_drafting_now_and_then(target, near_draft, prompt, lean):
             return EveryThird()
 
     with svip_adapters.attach(target, EveryThird(), lean=lean) as handle:
-        assert torch.equal(greedy(target, prompt, near_draft), greedy(target, prompt))
+        assert torch.equal(greedy(target, prompt, self_draft), greedy(target, prompt))
     assert [r.drafted for r in handle.rounds[:6]] == [0, 0, 3, 0, 0, 3]
+    assert handle.summary().acceptance_rate == 1  # a misplaced cache would draft other tokens
 
 
 @pytest.mark.parametrize("family", ["neox", "qwen2", "llama"])
@@ -179,7 +180,7 @@ class EndsWith:
 
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("policy", ["constant(1)", "constant(5)", "constant(30)"])
-@pytest.mark.parametrize("offset", range(4, 10))
+@pytest.mark.parametrize("offset", [4, 7, 9])
 def test_custom_stopping_criteria_stop_where_plain_decoding_does(
     target, any_draft, prompt, lean, policy, offset
 ):
@@ -197,12 +198,135 @@ def test_custom_stopping_criteria_stop_where_plain_decoding_does(
     assert torch.equal(out, expected)
 
 
-def test_logits_processors_apply_to_draft_and_target(target, near_draft, prompt):
-    options = {"repetition_penalty": 1.3, "suppress_tokens": [5, 6, 7], "min_new_tokens": 20}
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("policy", ["constant(1)", "constant(7)", "constant(30)"])
+def test_length_and_end_criteria_of_the_users_own(target, any_draft, prompt, lean, policy):
+    """They replace transformers' own, and its configuration knows nothing of them."""
+    from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+
+    token = int(greedy(target, prompt)[0, prompt.shape[1] + 6])
+    for criterion in (MaxLengthCriteria(prompt.shape[1] + 9), EosTokenCriteria(token)):
+        criteria = StoppingCriteriaList([criterion])
+        options = {"stopping_criteria": criteria, "pad_token_id": 0}
+        expected = greedy(target, prompt, **options)
+        assert expected.shape[1] < prompt.shape[1] + 40
+        with svip_adapters.attach(target, policy, lean=lean):
+            out = greedy(target, prompt, any_draft, **options)
+        assert torch.equal(out, expected)
+
+
+def byte_tokenizer():
+    """One token a byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({c: n for n, c in enumerate(alphabet)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_stop_strings(lean, prompt):
+    target, words = tiny(vocab=256), byte_tokenizer()
+    draft = copy.deepcopy(target)
+    written = words.convert_ids_to_tokens(greedy(target, prompt)[0, prompt.shape[1] :])
+    stop = next(t for t in written[5:] if t.isascii() and t not in written[:5])
+    options = {"stop_strings": [stop], "tokenizer": words}
     expected = greedy(target, prompt, **options)
+    assert prompt.shape[1] + 5 < expected.shape[1] < prompt.shape[1] + 40
+    for policy in ("constant(3)", "constant(30)"):
+        with svip_adapters.attach(target, policy, lean=lean):
+            assert torch.equal(greedy(target, prompt, draft, **options), expected)
+
+
+def test_max_time_streamer_and_dictionaries_work_as_before(target, near_draft, prompt):
+    seen = []
+
+    class Streamer:
+        def put(self, value):
+            seen.extend(value.flatten().tolist())
+
+        def end(self):
+            seen.append("end")
+
+    expected = greedy(target, prompt)
+    with svip_adapters.attach(target, "constant(4)"):
+        out = greedy(target, prompt, near_draft, streamer=Streamer(), max_time=100,
+                     return_dict_in_generate=True, output_scores=True, output_logits=True)
+    assert torch.equal(out.sequences, expected) and seen == [*expected[0].tolist(), "end"]
+    assert len(out.scores) == len(out.logits) == 40
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_end_of_sequence_of_the_draft_alone_does_not_stop_it(target, self_draft, prompt, lean):
+    plain = greedy(target, prompt)
+    self_draft.generation_config.eos_token_id = int(plain[0, prompt.shape[1] + 2])
+    try:
+        with svip_adapters.attach(target, "constant(8)", lean=lean) as handle:
+            assert torch.equal(greedy(target, prompt, self_draft), plain)
+    finally:
+        self_draft.generation_config.eos_token_id = None
+    assert handle.rounds[0][:2] == (8, 8)
+
+
+def test_a_draft_without_the_usual_cache(target, prompt):
+    """Its cache is a tuple in older versions, which the lean loop does not know."""
+    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
+
+    torch.manual_seed(0)
+    draft = GPTBigCodeForCausalLM(GPTBigCodeConfig(
+        vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=128, bos_token_id=1,
+        eos_token_id=None, pad_token_id=None)).eval()
+    with svip_adapters.attach(target, "constant(3)") as handle:
+        assert torch.equal(greedy(target, prompt, draft), greedy(target, prompt))
+    assert handle.rounds[0].drafted == 3
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_draft_with_degenerate_logits(target, self_draft, prompt, broken, sample):
+    """Greedy: the token is kept and the draft ends. Sampling: there is nothing to draw."""
+    from svip_policy.errors import DegenerateLogitsWarning
+
+    head = self_draft.lm_head
+
+    class Broken(torch.nn.Module):
+        def forward(self, hidden):
+            logits = head(hidden)
+            logits[..., 7] = broken
+            return logits
+
+    self_draft.lm_head = Broken()
+    try:
+        with svip_adapters.attach(target, "constant(5)") as handle, \
+                pytest.warns(DegenerateLogitsWarning):
+            out = target.generate(prompt, assistant_model=self_draft, max_new_tokens=12,
+                                  do_sample=sample)
+    finally:
+        self_draft.lm_head = head
+    assert sample or torch.equal(out, greedy(target, prompt, n=12))
+    assert {r.drafted for r in handle.rounds[:-1]} == {0 if sample else 1}
+    assert handle.degenerate >= 10
+
+
+def test_logits_processors_apply_to_draft_and_target(target, self_draft, prompt):
+    plain = greedy(target, prompt)
+    common = plain[0, prompt.shape[1] :].mode().values.item()
+    options = {"suppress_tokens": [common, 5, 6, 7], "min_new_tokens": 20}
+    expected = greedy(target, prompt, **options)
+    assert not torch.equal(expected, plain)
     for lean in (True, False):
-        with svip_adapters.attach(target, "constant(4)", lean=lean):
-            assert torch.equal(greedy(target, prompt, near_draft, **options), expected)
+        with svip_adapters.attach(target, "constant(4)", lean=lean) as handle:
+            assert torch.equal(greedy(target, prompt, self_draft, **options), expected)
+        assert handle.summary().acceptance_rate == 1
+    # The lean loop applies each once; transformers some of them twice to the draft.
+    options["repetition_penalty"] = 1.3
+    expected = greedy(target, prompt, **options)
+    with svip_adapters.attach(target, "constant(4)") as handle:
+        assert torch.equal(greedy(target, prompt, self_draft, **options), expected)
+    assert handle.summary().acceptance_rate == 1
 
 
 def test_left_padding_is_left_to_the_framework(target, self_draft, prompt):
@@ -223,9 +347,12 @@ def test_sliding_window_draft_is_left_to_the_framework(prompt):
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, sliding_window=16, bos_token_id=1,
         eos_token_id=2, pad_token_id=0, initializer_range=0.3)).eval()
-    target = tiny()
-    with svip_adapters.attach(target, "constant(4)"):
-        assert torch.equal(greedy(target, prompt, model, n=60), greedy(target, prompt, n=60))
+    copy_of_it, policy = copy.deepcopy(model), "constant(4)"
+    for target, rate in ((tiny(), 0), (copy_of_it, 1)):
+        with svip_adapters.attach(target, policy) as handle:
+            out = greedy(target, prompt, model, n=60)
+        assert torch.equal(out, greedy(target, prompt, n=60))
+        assert handle.summary().acceptance_rate >= rate
 
 
 def test_batches_are_refused_by_size(target, draft, prompt):
@@ -290,22 +417,20 @@ def test_encoder_decoder(prompt):
     assert handle.rounds[0].drafted == 3 and handle.summary().acceptance_rate > 0.9
 
 
-def test_nothing_but_the_drafts_device_is_used(target, self_draft, prompt):
-    """Ids go to the draft's device before its forward; here they must be told to."""
+def test_ids_are_sent_to_the_drafts_device(target, self_draft, prompt, monkeypatch):
+    """A second device is needed to see it work; here, that it is asked for."""
+    device, asked = self_draft.device, []
+    original = torch.Tensor.to
+
+    def spy(self, *args, **kwargs):
+        asked.extend(a for a in args if a is device)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", spy)
+    monkeypatch.setattr(type(self_draft), "device", property(lambda self: device))
     with svip_adapters.attach(target, "constant(3)"):
-        devices = []
-        original = self_draft.forward
-
-        def spy(input_ids, **kwargs):
-            devices.append(input_ids.device)
-            return original(input_ids=input_ids, **kwargs)
-
-        self_draft.forward = spy
-        try:
-            greedy(target, prompt, self_draft, n=4)
-        finally:
-            del self_draft.forward
-    assert set(devices) == {self_draft.device}
+        greedy(target, prompt, self_draft, n=2)
+    assert asked
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")

@@ -140,8 +140,44 @@ def test_impossible_draft_tokens_are_handled_exactly(target, near_draft, prompt)
         for sampling in ({"do_sample": False}, {"do_sample": True}):
             steps = []
             with svip_adapters.attach(target, Recorder(steps)) as handle:
-                target.generate(prompt, assistant_model=near_draft, max_new_tokens=30, **sampling)
+                out = target.generate(
+                    prompt, assistant_model=near_draft, max_new_tokens=30, **sampling)
+            if not sampling["do_sample"]:
+                assert torch.equal(out, target.generate(prompt, max_new_tokens=30, **sampling))
             assert handle.degenerate == 0
             assert all(int(s.token) % 2 and math.isfinite(s.entropy) for s in steps)
     finally:
         near_draft.lm_head = head
+
+
+def test_processors_that_leave_the_draft_nothing(target, near_draft, prompt):
+    """All that is allowed lies outside of the draft's vocabulary: no draft, no crash."""
+
+    class OddOnly(torch.nn.Module):
+        def __init__(self, head):
+            super().__init__()
+            self.head = head
+
+        def forward(self, hidden):
+            logits = self.head(hidden)
+            logits[..., ::2] = -math.inf
+            return logits
+
+    from transformers import LogitsProcessor, LogitsProcessorList
+
+    class Allow(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            masked = torch.full_like(scores, -math.inf)
+            masked[:, [2, 4, 6]] = scores[:, [2, 4, 6]]
+            return masked
+
+    head = near_draft.lm_head
+    near_draft.lm_head = OddOnly(head)
+    try:
+        with svip_adapters.attach(target, "constant(3)") as handle:
+            out = target.generate(prompt, assistant_model=near_draft, max_new_tokens=10,
+                                  do_sample=True, logits_processor=LogitsProcessorList([Allow()]))
+    finally:
+        near_draft.lm_head = head
+    assert set(out[0, prompt.shape[1] :].tolist()) <= {2, 4, 6}
+    assert handle.summary().drafted == 0 and handle.degenerate == 0

@@ -55,10 +55,11 @@ def test_same_for_other_families_as_draft(target, prompt, family):
 
 def test_the_lean_loop_is_what_runs_by_default(target, draft, prompt, monkeypatch):
     """And with lean=False it does not: or the comparison above would be of one with itself."""
-    from svip_adapters import _hf_drafting
+    from svip_adapters._hf_framework import FrameworkDrafting
+    from svip_adapters._hf_lean import LeanDrafting
 
     made = []
-    for kind in (_hf_drafting.LeanDrafting, _hf_drafting.FrameworkDrafting):
+    for kind in (LeanDrafting, FrameworkDrafting):
         original = kind._draft
 
         def spy(self, *args, original=original):

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from svip_policy import (
     RoundStart,
     parse,
 )
+from svip_policy.errors import ParameterError
 
 VOCAB = 7
 # Round numbers: an entropy may then still be near a threshold, see far_from_threshold().
@@ -147,6 +149,30 @@ def test_text_and_pickle_give_it_back(name, outcomes):
     assert repr(parse(repr(policy))) == repr(policy)
     assert pickle.loads(pickle.dumps(policy)) == policy
     assert copy.deepcopy(policy) == policy
+
+
+PARAMETERS = [(name, f.name) for name in sorted(POLICIES) for f in fields(POLICIES[name]) if f.init]
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+@pytest.mark.parametrize("value", [-1, -0.5, math.nan, "1", None, True, [1]])
+def test_bad_parameters_raise_with_name_value_and_range(name, parameter, value):
+    with pytest.raises(ParameterError) as caught:
+        POLICIES[name](**{parameter: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name}: {parameter} is {value!r}; give a ")
+    assert "number in [" in message or "whole number of at least" in message
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_numpy_numbers_are_numbers(name, parameter, kind):
+    """As a sweep over np.linspace gives them: the text must still parse."""
+    value = getattr(POLICIES[name](), parameter)
+    if isinstance(value, int) != (kind is np.int64):
+        return
+    policy = POLICIES[name](**{parameter: kind(value)})
+    assert parse(repr(policy)) == policy
 
 
 @given(steps=ROUND, low=st.floats(0, 2), high=st.floats(0, 2))

@@ -7,11 +7,14 @@ distributions are functions of them.
 """
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from svip_policy import POLICIES, Heuristic, PolicyDriver, RoundStart
 
 LENGTH = 3  # output tokens that are compared; with short drafts that is two or more rounds
 
@@ -94,6 +97,52 @@ def test_any_stopping_rule_leaves_the_targets_distribution(seed, vocab, peak, ru
     target, draft = Language(seed, vocab, peak), Language(seed + 1, vocab, peak)
     got = output(target, draft, lambda drafted: rule.get(drafted, otherwise))
     for text, probability in wanted(target, vocab).items():
+        assert got.get(text, 0.0) == pytest.approx(probability, abs=1e-12)
+
+
+def policy_drafts(prefix, draft, policy, drafted=(), chance=1.0):
+    """As drafts(), with the decision to stop left to a policy in the package's own driver."""
+    if drafted:
+        driver = PolicyDriver(pickle.loads(policy))
+        driver.begin(RoundStart())
+        for n, token in enumerate(drafted):
+            with np.errstate(divide="ignore"):
+                more = driver.observe(np.log(draft[prefix + drafted[:n]]), token)
+        if not more or len(drafted) == 4:
+            yield drafted, chance, driver
+            return
+    for token, weight in enumerate(draft[prefix + drafted]):
+        if weight:
+            yield from policy_drafts(prefix, draft, policy, (*drafted, token), chance * weight)
+
+
+def policy_output(target, draft, policy, length=LENGTH):
+    """As output(); what the policy learned of earlier rounds goes with each prefix."""
+    done, open_ = {}, {((), pickle.dumps(policy)): 1.0}
+    while open_:
+        (prefix, state), mass = open_.popitem()
+        for drafted, chance, driver in policy_drafts(prefix, draft, state):
+            for tokens, weight in verify(prefix, drafted, target, draft):
+                learned = pickle.loads(pickle.dumps(driver.policy))
+                learned.verified(len(drafted), len(tokens) - 1)
+                text, total = prefix + tokens, mass * chance * weight
+                if len(text) >= length:
+                    done[text[:length]] = done.get(text[:length], 0.0) + total
+                else:
+                    key = text, pickle.dumps(learned)
+                    open_[key] = open_.get(key, 0.0) + total
+    return done
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32 - 1), peak=st.sampled_from([0.3, 1.0, 5.0]))
+def test_every_policy_leaves_the_targets_distribution(name, seed, peak):
+    """History too: what is drafted depends on how earlier rounds were verified."""
+    target, draft = Language(seed, 3, peak), Language(seed + 1, 3, peak)
+    start = Heuristic(1, cap=4) if name == "heuristic" else POLICIES[name]()
+    got = policy_output(target, draft, start)
+    for text, probability in wanted(target, 3).items():
         assert got.get(text, 0.0) == pytest.approx(probability, abs=1e-12)
 
 

@@ -75,6 +75,11 @@ def test_losing_arms_are_told():
     assert report.verdicts(fine) == ["svip is slower than target-only decoding in: math."]
 
 
+def test_one_prompt_gives_no_interval_and_no_verdict():
+    assert report.comparison(runs()[:2], "svip", TARGET_ONLY) == (
+        "svip against target only: 2.00 times its speed, from one prompt: no interval.")
+
+
 def test_results_without_provenance_are_refused():
     with pytest.raises(ParameterError, match="no .*'commit'"):
         report.check_provenance({name: 1 for name in report.REQUIRED if name != "commit"})

@@ -73,6 +73,18 @@ def test_degenerate_logits_stop_any_policy_and_warn_once():
     assert driver.degenerate == 2
 
 
+@pytest.mark.parametrize("answer", [True, None, "stop"])
+def test_an_answer_that_is_no_decision_is_an_error(answer):
+    class Wrong(Spy):
+        def observe(self, step):
+            return answer
+
+    driver = PolicyDriver(Wrong())
+    driver.begin(RoundStart())
+    with pytest.raises(TypeError, match=r"answer Decision\.CONTINUE"):
+        driver.observe(FLAT, 0)
+
+
 @pytest.mark.parametrize("accepted", [-1, 2])
 def test_impossible_outcomes_are_refused(accepted):
     driver = PolicyDriver(Constant(5))

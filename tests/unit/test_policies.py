@@ -79,7 +79,8 @@ def test_text_to_policy(text, policy):
 
 @pytest.mark.parametrize("text", [
     "", "svip(", "svp", "3", "svip()()", "[svip]", "svip(threshold=os.name)", "lambda: 1",
-    "__import__('os')", "constant(length=constant", "svip; svip",
+    "__import__('os')", "constant(length=constant", "svip; svip", "svip(c=1, c=2)",
+    "svip(threshold={[]: 1})",
 ])
 def test_text_that_is_no_policy(text):
     with pytest.raises(PolicyTextError, match=r"svip|policy|literal"):
