@@ -146,5 +146,15 @@ FINGERPRINTS: dict[str, dict[tuple[str, str], dict[str, str]]] = {
             "2e9112494baec081ba6bda62df86331061d445ea7e026c991bac806d557d6f16": "5.20.0 to 5.21.1",
             "875201a745bc85ba46d06f0434a11ec99f4a86460570483e58e4c28fe7e4ad56": "5.22.0 to 5.24.0",
         },
+        ("transformers.generation.utils", "GenerationMixin._get_logits_processor"): {
+            "b59da25e645de7e7496fd916104286c66d1e23d4b413ee2a4d9c163aed590269": "5.0.0 to 5.3.0",
+            "46163a16d07a47e52122a20a57347e23a72a88dc733a5a950b79409193450694": "5.4.0 to 5.8.1",
+            "917fee657dd62c6cf3c70a49459f12b1c8113e1464d99bbb29e1be355ecffbe7": "5.9.0 to 5.20.2",
+            "7b3f2b306df87bc9c9758ed63ec870e7ce395e4b4f4f4c0ea23e4ec4004b9f37": "4.53.0 to 4.56.2",
+            "ff44583aad20e9b4d90adc84c2c9b250ae5ef8a818b5d68f5c80217db19cb96f": "4.57.1 to 4.57.6",
+            "719e28e28f24b06b8a73c935734f937f15dcf37582aed3ead65f4ed43cd1fbd4": "5.21.0 to 5.22.2",
+            "870ace54c6598bc82f0267b3342cbf887868ee0f7fc4b3e991292f834149f556": "5.23.0",
+            "741175da347f2edfcff918a3c85cf5d86a672524a7520e3add98b115deb53c54": "5.24.0",
+        },
     },
 }

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 _HANDLES: WeakKeyDictionary[Any, tuple[Handle, bool]] = WeakKeyDictionary()
 _LOCK = threading.RLock()
-# The stopping criteria of the generation that is being set up in this thread or task.
-_CRITERIA: ContextVar[tuple[Any, ...]] = ContextVar("svip_hf_criteria", default=())
+# What the generation that is being set up in this thread or task has prepared. Older
+# versions hand the candidate generator only the processors that the user passed.
+_CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
+_PROCESSORS: ContextVar[Any] = ContextVar("svip_hf_processors", default=())
 
 
 def attach(
@@ -97,7 +99,8 @@ def _attach(target: Any, policy: LengthPolicy, lean: bool) -> Handle:
 
     handle = Handle(policy, detach)
     wrappers: dict[str, Callable[..., Any]] = {
-        "_get_stopping_criteria": _remember_criteria,
+        "_get_stopping_criteria": functools.partial(_remember, _CRITERIA),
+        "_get_logits_processor": functools.partial(_remember, _PROCESSORS),
         "_get_candidate_generator": functools.partial(_generator, handle, lean),
     }
     with ExitStack() as undo:
@@ -108,13 +111,15 @@ def _attach(target: Any, policy: LengthPolicy, lean: bool) -> Handle:
     return handle
 
 
-def _remember_criteria(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _remember(
+    variable: ContextVar[Any], original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     arguments = inspect.signature(original).bind(*args, **kwargs).arguments
-    criteria = original(*args, **kwargs)
-    # An early exit drafts by a nested generate() of the target, whose criteria are not ours.
+    prepared = original(*args, **kwargs)
+    # An early exit drafts by a nested generate() of the target, whose settings are not ours.
     if not getattr(arguments["generation_config"], "is_assistant", False):
-        _CRITERIA.set(tuple(criteria))
-    return criteria
+        variable.set(prepared)
+    return prepared
 
 
 def _generator(
@@ -122,9 +127,11 @@ def _generator(
 ) -> Any:
     from . import _hf_drafting as drafting
 
-    arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+    arguments = {**inspect.signature(original).bind(*args, **kwargs).arguments,
+                 "logits_processor": _PROCESSORS.get()}
     criteria = drafting.custom_criteria(_CRITERIA.get(), arguments["generation_config"])
     _CRITERIA.set(())
+    _PROCESSORS.set(())
     watched = isinstance(handle.policy, Watched)
     if not watched:
         drafting.refuse_before(arguments, criteria)

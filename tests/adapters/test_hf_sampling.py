@@ -58,8 +58,9 @@ def test_one_row_of_candidate_logits_for_each_token(target, near_draft, prompt, 
         return ids, logits
 
     monkeypatch.setattr(_hf_drafting.PolicyDrafting, "get_candidates", spy)
-    with svip_adapters.attach(target, "svip(threshold=0.5)", lean=lean):
-        target.generate(prompt, assistant_model=near_draft, max_new_tokens=30, do_sample=True)
+    torch.manual_seed(0)
+    with svip_adapters.attach(target, "svip(threshold=0.6)", lean=lean):
+        target.generate(prompt, assistant_model=near_draft, max_new_tokens=60, do_sample=True)
     assert len({n for n, _ in seen}) > 1  # rounds of several lengths
     for n, logits in seen:
         assert logits is None if n == 0 else logits.shape == (1, n, 64)
@@ -181,3 +182,12 @@ def test_processors_that_leave_the_draft_nothing(target, near_draft, prompt):
         near_draft.lm_head = head
     assert set(out[0, prompt.shape[1] :].tolist()) <= {2, 4, 6}
     assert handle.summary().drafted == 0 and handle.degenerate == 0
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.5}, {"temperature": 1.5, "top_k": 3}])
+def test_the_draft_is_sampled_from_processed_logits(target, self_draft, prompt, sampling):
+    """Each processor applied once: then a copy of the target is never rejected."""
+    with svip_adapters.attach(target, "constant(4)") as handle:
+        target.generate(
+            prompt, assistant_model=self_draft, max_new_tokens=40, do_sample=True, **sampling)
+    assert handle.summary().acceptance_rate == 1
