@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import tempfile
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -138,30 +137,25 @@ def draft_config(target: Any) -> LlamaConfig:
     return LlamaConfig.from_dict({**target.config.to_dict(), **shape})
 
 
-def load_draft(
-    target: Any, dtype: torch.dtype | None = None, weights: Path = DRAFT_WEIGHTS
-) -> Any:
-    """The draft for ``target``; embedding and output head are the target's.
+def load_draft(target: Any, weights: Path = DRAFT_WEIGHTS) -> Any:
+    """The draft for ``target``, in its dtype, sharing its embedding.
 
     Args:
         target: what :func:`load_target` returned.
-        dtype: of the draft, by default the target's, whose embedding it then shares. One
-            token at a time, as a draft works, a CPU may be faster in float32.
         weights: safetensors file with the layers, the final norm and ``head_ids``.
     """
-    dtype = dtype or target.dtype
     state = load_file(weights)
     token_ids = state.pop("head_ids").long()
     with torch.device("meta"):
         draft = LlamaForCausalLM(draft_config(target))
     draft.model.rotary_emb = type(draft.model.rotary_emb)(draft.config)
     draft.load_state_dict(
-        {name: tensor.to(dtype) for name, tensor in state.items()},
+        {name: tensor.to(target.dtype) for name, tensor in state.items()},
         strict=False, assign=True,
     )
     shared = target.get_input_embeddings()
-    draft.model.embed_tokens = shared if dtype == target.dtype else deepcopy(shared).to(dtype)
-    rows = shared.weight.detach()[token_ids].to(dtype)
+    draft.model.embed_tokens = shared
+    rows = shared.weight.detach()[token_ids].clone()
     draft.lm_head = SubsetHead(rows, token_ids, len(shared.weight))
     draft.generation_config = type(target.generation_config).from_dict(
         target.generation_config.to_dict()
@@ -172,9 +166,7 @@ def load_draft(
     return draft.requires_grad_(False).eval()
 
 
-def load_pair(
-    dtype: torch.dtype = torch.bfloat16, draft_dtype: torch.dtype | None = None
-) -> tuple[Any, Any, Any]:
+def load_pair(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any, Any]:
     """Target, draft and tokenizer of the embedded pair."""
     target, tokenizer = load_target(dtype)
-    return target, load_draft(target, draft_dtype), tokenizer
+    return target, load_draft(target), tokenizer
