@@ -105,6 +105,40 @@ def load_target(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
+class Int8Linear(nn.Module):
+    """A linear layer without bias that holds its weights in int8, one scale a row.
+
+    One token at a time a CPU waits for weights: half the bytes, half the time. Only the
+    draft is rounded like this, and what it proposes is verified.
+
+    Args:
+        weight: (out, in), bfloat16.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        scale = weight.float().abs().amax(dim=1, keepdim=True).clamp_min(1e-8) / 127
+        self.register_buffer("weight", (weight.float() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale[:, 0].to(weight.dtype))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(..., in) to (..., out)."""
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        if len(rows) > 16:  # a prompt: arithmetic counts, not bytes
+            return nn.functional.linear(inputs, self.weight.to(inputs.dtype) * self.scale[:, None])
+        out = torch._weight_int8pack_mm(rows, self.weight, self.scale)
+        return out.view(*inputs.shape[:-1], -1)
+
+
+def hold_in_int8(module: nn.Module) -> None:
+    """Replace every linear layer within ``module``."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, Int8Linear(child.weight.detach()))
+        else:
+            hold_in_int8(child)
+
+
 class SubsetHead(nn.Module):
     """An output head over a subset of the vocabulary, as an ordinary ``lm_head``.
 
@@ -119,13 +153,14 @@ class SubsetHead(nn.Module):
 
     def __init__(self, rows: torch.Tensor, token_ids: torch.Tensor, vocab_size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(rows, requires_grad=False)
+        self.rows = nn.Linear(rows.shape[1], rows.shape[0], bias=False, dtype=rows.dtype)
+        self.rows.weight = nn.Parameter(rows, requires_grad=False)
         self.register_buffer("token_ids", token_ids, persistent=False)
         self.vocab_size = vocab_size
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., hidden) to full-size logits (..., vocab_size)."""
-        logits = nn.functional.linear(hidden, self.weight)
+        logits = self.rows(hidden)
         full = logits.new_full((*logits.shape[:-1], self.vocab_size), -torch.inf)
         full[..., self.token_ids] = logits
         return full
@@ -139,6 +174,8 @@ def draft_config(target: Any) -> LlamaConfig:
 
 def load_draft(target: Any, weights: Path = DRAFT_WEIGHTS) -> Any:
     """The draft for ``target``, in its dtype, sharing its embedding.
+
+    In bfloat16 on a CPU its other weights are held in int8 (:class:`Int8Linear`).
 
     Args:
         target: what :func:`load_target` returned.
@@ -163,6 +200,8 @@ def load_draft(target: Any, weights: Path = DRAFT_WEIGHTS) -> Any:
     missing = [name for name, p in draft.named_parameters() if p.is_meta]
     if missing:
         raise ValueError(f"{weights} lacks {missing[:3]}{' ...' if missing[3:] else ''}")
+    if target.dtype == torch.bfloat16 and target.device.type == "cpu":
+        hold_in_int8(draft)
     return draft.requires_grad_(False).eval()
 
 

@@ -51,6 +51,22 @@ def test_the_draft_shares_the_targets_embedding_and_proposes_only_its_tokens(mod
     assert bool((finite == finite[0]).all()) and int(finite[0].sum()) == 8192
 
 
+def test_int8_weights_change_the_draft_little(models):
+    target, draft, _ = models
+    module = load_module()
+    rounded = module.load_draft(target.to(torch.bfloat16))
+    target.to(torch.float32)
+    kinds = {type(m).__name__ for m in rounded.modules()}
+    assert "Int8Linear" in kinds and "Linear" not in kinds
+    ids = torch.randint(3, 40000, (1, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        exact = draft(ids).logits.argmax(-1)
+        whole = rounded(ids).logits.argmax(-1)  # as a prompt
+        by_one = torch.cat([rounded(ids[:, : n + 1]).logits[:, -1:] for n in range(12)], 1)
+    assert float((whole == exact).float().mean()) > 0.8
+    assert float((by_one.argmax(-1) == whole[:, :12]).float().mean()) > 0.8
+
+
 def test_the_weights_are_small_enough_for_a_repository():
     assert (EXAMPLES / "smollm2" / "draft.safetensors").stat().st_size < 20e6
 
