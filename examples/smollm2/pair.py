@@ -54,14 +54,14 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name).float()
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
         # A model that came from a GGUF refuses to be saved: copy its weights into one
         # that did not.
         config = LlamaConfig.from_dict(
             {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
         )
         plain = LlamaForCausalLM(config)
-        plain.load_state_dict(loaded.state_dict())
+        plain.float().load_state_dict(loaded.state_dict())
         plain.save_pretrained(scratch)
         AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(scratch)
         if folder.exists():  # another process was faster
