@@ -23,14 +23,18 @@ def custom_criteria(criteria: Iterable[Any], config: Any) -> Criteria:
     return tuple(c for c in criteria if not _handled(c, config))
 
 
+def end_tokens(config: Any) -> set[int]:
+    """The tokens that end a sequence under a prepared generation configuration."""
+    end = getattr(config, "_eos_token_tensor", None)
+    return set() if end is None else set(end.flatten().tolist())
+
+
 def _handled(criterion: Any, config: Any) -> bool:
     """Whether transformers itself keeps to it: those it derives from ``config``."""
     if type(criterion) is stopping.MaxLengthCriteria:
         return bool(criterion.max_length == config.max_length)
     if type(criterion) is stopping.EosTokenCriteria:
-        end = getattr(config, "_eos_token_tensor", None)
-        return end is not None and set(end.flatten().tolist()) == set(
-            criterion.eos_token_id.flatten().tolist())
+        return end_tokens(config) == set(criterion.eos_token_id.flatten().tolist())
     return type(criterion) is stopping.MaxTimeCriteria
 
 

@@ -13,7 +13,7 @@ from transformers.generation import candidate_generator as upstream
 from svip_policy import PolicyDriver
 from svip_policy.signals import is_degenerate
 
-from ._hf_drafting import Criteria, PolicyDrafting
+from ._hf_drafting import Criteria, PolicyDrafting, end_tokens
 
 # What the loop may leave out when it calls the draft: it sets or does not need it.
 _IMPLIED = {"attention_mask", "position_ids", "cache_position", "use_cache", "logits_to_keep",
@@ -34,8 +34,7 @@ class LeanDrafting(PolicyDrafting):
         self._forward_options = {"use_cache": True, _cache_keyword(parameters): cache}
         if "logits_to_keep" in parameters:
             self._forward_options["logits_to_keep"] = 1
-        end = getattr(self._config, "_eos_token_tensor", None)
-        self._end = set() if end is None else set(end.flatten().tolist())
+        self._end = end_tokens(self._config)
         ensemble = getattr(self._config, "assistant_ensemble_weight", None)
         self._needs_logits = self._config.do_sample or ensemble is not None
 

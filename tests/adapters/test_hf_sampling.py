@@ -122,21 +122,24 @@ def test_custom_criteria_with_sampling_are_refused(target, draft, prompt):
                         stopping_criteria=StoppingCriteriaList([Mine()]))
 
 
+class OddOnly(torch.nn.Module):
+    """An output head that gives only tokens of odd id a probability."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden):
+        logits = self.head(hidden)
+        logits[..., ::2] = -math.inf
+        return logits
+
+
 def test_impossible_draft_tokens_are_handled_exactly(target, near_draft, prompt):
     """A draft over part of the vocabulary: -inf elsewhere, as the embedded draft has."""
 
-    class Part(torch.nn.Module):
-        def __init__(self, head):
-            super().__init__()
-            self.head = head
-
-        def forward(self, hidden):
-            logits = self.head(hidden)
-            logits[..., ::2] = -math.inf
-            return logits
-
     head = near_draft.lm_head
-    near_draft.lm_head = Part(head)
+    near_draft.lm_head = OddOnly(head)
     try:
         for sampling in ({"do_sample": False}, {"do_sample": True}):
             steps = []
@@ -153,16 +156,6 @@ def test_impossible_draft_tokens_are_handled_exactly(target, near_draft, prompt)
 
 def test_processors_that_leave_the_draft_nothing(target, near_draft, prompt):
     """All that is allowed lies outside of the draft's vocabulary: no draft, no crash."""
-
-    class OddOnly(torch.nn.Module):
-        def __init__(self, head):
-            super().__init__()
-            self.head = head
-
-        def forward(self, hidden):
-            logits = self.head(hidden)
-            logits[..., ::2] = -math.inf
-            return logits
 
     from transformers import LogitsProcessor, LogitsProcessorList
 
