@@ -23,7 +23,6 @@ import svip_adapters
 import torch
 from smollm2 import pair
 from tabulate import tabulate
-from transformers import DynamicCache
 
 from svip_policy import POLICIES, PolicyDriver, RoundStart
 
@@ -59,17 +58,8 @@ def policy_round(name: str, logits: torch.Tensor) -> Callable[[], object]:
 def draft_step(dtype: torch.dtype) -> float:
     """Microseconds of one forward of the embedded draft over one token, at 200 cached."""
     _, draft, _ = pair.load_pair(dtype)
-    cache = DynamicCache()
-    token = torch.tensor([[11]])
-
-    def call() -> None:
-        draft(input_ids=token, use_cache=True, logits_to_keep=1, **{keyword: cache})
-        cache.crop(-1)
-
-    keyword = "cache" if "cache" in draft.forward.__code__.co_varnames else "past_key_values"
-    with torch.no_grad():
-        draft(input_ids=torch.full((1, 200), 11), use_cache=True, **{keyword: cache})
-        return microseconds(call, 200)
+    forward = pair.cached_pass(draft)
+    return microseconds(lambda: forward(1), 200)
 
 
 def loops(pairs: int, max_new_tokens: int = 48) -> list[list[str]]:

@@ -145,15 +145,11 @@ class Cost(NamedTuple):
 def cost(target: Any) -> Cost:
     """Medians over 15 passes each, interleaved, at 200 tokens of context."""
     times: dict[int, list[float]] = {1: [], 8: []}
-    with torch.no_grad():
-        output = target(torch.full((1, 200), 11), use_cache=True)
-        keyword = "cache" if hasattr(output, "cache") else "past_key_values"
-        cache = output[keyword]
-        for count in [1, 8] * 16:
-            began = perf_counter()
-            target(torch.full((1, count), 11), use_cache=True, **{keyword: cache})
-            times[count].append(1000 * (perf_counter() - began))
-            cache.crop(-count)
+    forward = pair.cached_pass(target)
+    for count in [1, 8] * 16:
+        began = perf_counter()
+        forward(count)
+        times[count].append(1000 * (perf_counter() - began))
     return Cost(*(median(times[count][1:]) for count in (1, 8)))
 
 

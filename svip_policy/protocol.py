@@ -63,24 +63,23 @@ class DraftStep:
             )
 
     @cached_property
-    def _entropy_and_log_probability(self) -> tuple[float, float]:
-        return signals.entropy_and_log_probability(self.logits, self.token)
-
-    @property
     def entropy(self) -> float:
         """Entropy of the draft distribution in nats; NaN for degenerate logits."""
-        return self._entropy_and_log_probability[0]
+        return signals.entropy_value(self.logits)
 
-    @property
+    @cached_property
     def log_probability(self) -> float:
         """ln q(token), at most 0; NaN for degenerate logits."""
-        return self._entropy_and_log_probability[1]
+        # The entropy comes with the same synchronisation; some rules want both.
+        entropy, log_probability = signals.entropy_and_log_probability(self.logits, self.token)
+        self.__dict__["entropy"] = entropy
+        return log_probability
 
     @cached_property
     def degenerate(self) -> bool:
         """Whether the logits hold NaN or +inf, or are -inf throughout."""
         # An entropy that is there already tells, and costs no second synchronisation.
-        if "_entropy_and_log_probability" in self.__dict__:
+        if "entropy" in self.__dict__:
             return math.isnan(self.entropy)
         return signals.is_degenerate(self.logits)
 

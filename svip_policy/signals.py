@@ -12,6 +12,7 @@ A logit of -inf is a probability of 0 and contributes nothing. Logits with NaN o
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,34 +31,24 @@ def upcast(logits: Any) -> Any:
     return xp.astype(logits, xp.float32)
 
 
-def _exponentials(logits: Any) -> tuple[Any, Any, Any, Any]:
-    """Maximum (..., 1), log2 of the weights, weights, and the sum of these (...).
-
-    Powers of 2, not of e: for arguments far below 0, of which a peaked distribution is full,
-    torch's exp() on a CPU is 30 times slower than its exp2().
-    """
-    xp = array_namespace(logits)
-    # numpy would warn of inf - inf, whose NaN is the answer that is wanted here.
-    with np.errstate(invalid="ignore"):
-        peak = xp.max(logits, axis=-1, keepdims=True)
-        powers = logits - peak
-        powers *= _LOG2E  # in place: page faults of new arrays cost more than the arithmetic
-        powers = xp.clip(powers, _LOWEST, None)
-        weights = xp.exp2(powers) if hasattr(xp, "exp2") else xp.pow(xp.asarray(2.0), powers)
-        return peak, powers, weights, xp.sum(weights, axis=-1)
-
-
-def _entropy(powers: Any, weights: Any, total: Any) -> Any:
-    """In nats, (...); uses up ``powers``."""
-    xp = array_namespace(weights)
-    powers *= weights
-    return (xp.log2(total) - xp.sum(powers, axis=-1) / total) / _LOG2E
-
-
 def entropy(logits: Any) -> Any:
     """Shannon entropy of softmax(logits), in nats, between 0 and ln(vocab)."""
-    _, powers, weights, total = _exponentials(upcast(logits))
-    return _entropy(powers, weights, total)
+    with _quiet(logits):
+        xp, powers, _ = _powers(upcast(logits))
+        weights = xp.exp2(powers)
+        total = xp.sum(weights, axis=-1)
+        powers *= weights
+        return (xp.log2(total) - xp.sum(powers, axis=-1) / total) / _LOG2E
+
+
+def entropy_value(logits: Any) -> float:
+    """Entropy of one distribution, (vocab,), as a Python float; one host synchronisation."""
+    with _quiet(logits):
+        xp, powers, _ = _powers(upcast(logits))
+        weights = xp.exp2(powers)
+        # Few calls: between two passes of a model each costs ten times its time in a loop.
+        total, weighted = xp.stack([xp.sum(weights), weights @ powers]).tolist()
+    return _entropy(total, weighted)
 
 
 def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
@@ -69,13 +60,35 @@ def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
         logits: (vocab,).
         token: index into the vocabulary, an int or an integer array with one element.
     """
-    xp = array_namespace(logits)
     values = upcast(logits)
-    peak, powers, weights, total = _exponentials(values)
-    with np.errstate(invalid="ignore"):
-        chosen = xp.reshape(_at(values, token) - peak, ()) - xp.log(total)
-    pair: list[float] = xp.stack([_entropy(powers, weights, total), chosen]).tolist()
-    return pair[0], pair[1]
+    with _quiet(logits):
+        xp, powers, peak = _powers(values)
+        weights = xp.exp2(powers)
+        chosen = xp.reshape(_at(values, token) - peak, ())
+        sums = xp.stack([xp.sum(weights), weights @ powers, chosen]).tolist()
+    return _entropy(sums[0], sums[1]), sums[2] - math.log(sums[0])
+
+
+def _quiet(logits: Any) -> AbstractContextManager[Any]:
+    """Against numpy's warning of inf - inf, whose NaN is the answer that is wanted here."""
+    return np.errstate(invalid="ignore") if isinstance(logits, np.ndarray) else nullcontext()
+
+
+def _powers(values: Any) -> tuple[Any, Any, Any]:
+    """The namespace, log2 of the weights relative to the peak, and the peak (..., 1).
+
+    Powers of 2, not of e: for arguments far below 0, of which a peaked distribution is full,
+    torch's exp() on a CPU is 30 times slower than its exp2().
+    """
+    xp = array_namespace(values)
+    peak = xp.max(values, axis=-1, keepdims=True)
+    powers = values - peak
+    powers *= _LOG2E  # in place: page faults of new arrays cost more than the arithmetic
+    return xp, xp.clip(powers, _LOWEST, None), peak
+
+
+def _entropy(total: float, weighted: float) -> float:
+    return (math.log2(total) - weighted / total) / _LOG2E
 
 
 def _at(values: Any, token: Any) -> Any:
@@ -88,6 +101,5 @@ def _at(values: Any, token: Any) -> Any:
 
 def is_degenerate(logits: Any) -> bool:
     """True for (vocab,) logits with NaN or +inf, or -inf throughout; one reduction."""
-    xp = array_namespace(logits)
     # max() lets NaN through, meets every +inf, and is -inf only where all are.
-    return not bool(xp.isfinite(xp.max(logits)))
+    return not math.isfinite(float(array_namespace(logits).max(logits)))

@@ -61,3 +61,8 @@ def prompt():
     import torch
 
     return torch.arange(3, 13)[None]
+
+
+@pytest.fixture(params=["draft", "near_draft", "self_draft"])
+def any_draft(request):
+    return request.getfixturevalue(request.param)

@@ -20,3 +20,10 @@ def tiny(family="llama", seed=0, hidden=32, layers=2, heads=4, vocab=64, **optio
     torch.manual_seed(seed)
     config = getattr(transformers, f"{names[family]}Config")(**{**shape, **options})
     return getattr(transformers, f"{names[family]}ForCausalLM")(config).eval()
+
+
+def greedy(model, prompt, draft=None, n=40, **options):
+    """Greedy generation, speculative where a draft is given; ids with the prompt."""
+    return model.generate(
+        prompt, max_new_tokens=n, do_sample=False, assistant_model=draft, **options
+    )

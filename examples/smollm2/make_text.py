@@ -3,9 +3,15 @@
     python examples/smollm2/make_text.py text.jsonl --tokens 1000000
 
 Prompts are templates over ``topics.txt``; passages to summarize, translate or answer
-from are answers the model gave earlier. One JSON line a chat is appended as soon as its
-batch is done: ``prompt_ids`` (chat template applied) and ``ids`` (what the model wrote).
-A second start goes on where the first stopped.
+from are answers the model gave earlier, and those of ``--prompts``, a JSONL file of
+``{"kind": ..., "text": ...}``: kind ``passage`` and ``foreign`` are built upon by the
+templates, any other is a prompt as it stands. People's own text matters: a draft that only
+saw the model's is much worse at theirs.
+
+One JSON line a chat is appended as soon as its batch is done: ``prompt_ids`` (chat template
+applied), ``ids`` (what the model wrote) and the model's ``TOP`` most probable tokens at
+each of them with their log probabilities (``top``, ``logp``: base64 of uint16 and float16,
+before temperature). A second start goes on where the first stopped.
 
 vLLM is used where it is installed (450 to 800 tokens/s on two cores), else batched
 ``generate`` (about 200 tokens/s).
@@ -14,15 +20,19 @@ vLLM is used where it is installed (450 to 800 tokens/s on two cores), else batc
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib.util
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pair import load_target, target_source
 
+TOP = 20
 TOPICS = Path(__file__).with_name("topics.txt").read_text().split("\n")[:-1]
 LANGUAGES = ["French", "German", "Spanish", "Italian", "Portuguese"]
 NAMES = ["Anna", "Ben", "Carla", "David", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jonas"]
@@ -107,10 +117,12 @@ Chat = list[dict[str, str]]
 class PromptMaker:
     """Draws chats; ``passages`` and ``foreign`` are earlier answers to build upon."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, given: list[dict[str, str]]) -> None:
         self.rng = random.Random(seed)
-        self.passages: list[str] = []
-        self.foreign: list[str] = []
+        self.passages = [g["text"] for g in given if g["kind"] == "passage"]
+        self.foreign = [g["text"] for g in given if g["kind"] == "foreign"]
+        self.prompts = [g for g in given if g["kind"] not in {"passage", "foreign"}]
+        self.rng.shuffle(self.prompts)
         self.chats: list[Chat] = []
 
     def __iter__(self) -> Iterator[tuple[str, Chat]]:
@@ -124,6 +136,10 @@ class PromptMaker:
         }
         names, weights = list(kinds), [w for w, _ in kinds.values()]
         while True:
+            if self.prompts and self.rng.random() < 0.6:
+                given = self.prompts.pop()
+                yield given["kind"], _user(given["text"])
+                continue
             name = self.rng.choices(names, weights)[0]
             if not self.passages and name in {"follow-up", "summary", "translation", "retrieval"}:
                 name = "conversation"  # nothing to build upon yet
@@ -142,6 +158,8 @@ class PromptMaker:
         return self._fill(CONVERSATION)
 
     def _follow_up(self) -> Chat:
+        if not self.chats:  # nothing to go on from yet
+            return self._opening()
         return self.rng.choice(self.chats) + _user(self.rng.choice(FOLLOW_UPS))
 
     def _fill(self, templates: list[str]) -> Chat:
@@ -161,7 +179,25 @@ def _user(content: str) -> Chat:
     return [{"role": "user", "content": content}]
 
 
-Engine = Callable[[list[list[int]], list[float]], list[list[int]]]
+@dataclass
+class Answer:
+    """What the model wrote: ids (n,), and its most probable tokens, each (n, TOP)."""
+
+    ids: list[int]
+    top: np.ndarray
+    logp: np.ndarray
+
+    def as_json(self) -> dict[str, Any]:
+        """The three fields of a line."""
+        return {"ids": self.ids, "top": _base64(self.top, np.uint16),
+                "logp": _base64(self.logp, np.float16)}
+
+
+def _base64(array: np.ndarray, dtype: Any) -> str:
+    return base64.b64encode(array.astype(dtype).tobytes()).decode()
+
+
+Engine = Callable[[list[list[int]], list[float]], list[Answer]]
 
 
 def vllm_engine(max_new_tokens: int) -> Engine:
@@ -170,32 +206,55 @@ def vllm_engine(max_new_tokens: int) -> Engine:
 
     llm = LLM(target_source(), dtype="bfloat16", max_model_len=2048, max_num_seqs=128)
 
-    def generate(prompts: list[list[int]], temperatures: list[float]) -> list[list[int]]:
-        params = [SamplingParams(temperature=t, max_tokens=max_new_tokens) for t in temperatures]
+    def generate(prompts: list[list[int]], temperatures: list[float]) -> list[Answer]:
+        params = [
+            SamplingParams(temperature=t, max_tokens=max_new_tokens, logprobs=TOP,
+                           flat_logprobs=True, detokenize=False)
+            for t in temperatures
+        ]
         outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
-        return [list(o.outputs[0].token_ids) for o in outputs]
+        return [answer(o.outputs[0]) for o in outputs]
+
+    def answer(output: Any) -> Answer:
+        ids, flat = list(output.token_ids), output.logprobs
+        # Each position: the written token, then the TOP most probable ones.
+        at = np.array(flat.start_indices)[:, None] + 1 + np.arange(TOP)
+        return Answer(ids, np.array(flat.token_ids)[at], np.array(flat.logprobs)[at])
 
     return generate
 
 
 def transformers_engine(max_new_tokens: int) -> Engine:
     """Generate with transformers, batches of like temperature, left-padded."""
+    import torch
+
     model, tokenizer = load_target()
     tokenizer.padding_side = "left"
 
-    def batch(prompts: list[list[int]], temperature: float) -> list[list[int]]:
+    def batch(prompts: list[list[int]], temperature: float) -> list[Answer]:
         inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt")
         sampling: dict[str, Any] = (
             {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature
             else {"do_sample": False}
         )
-        out = model.generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
-        rows = out[:, inputs["input_ids"].shape[1]:].tolist()
-        end = tokenizer.eos_token_id
-        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+        tops: list[Any] = []
 
-    def generate(prompts: list[list[int]], temperatures: list[float]) -> list[list[int]]:
-        done: dict[int, list[int]] = {}
+        def record(_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            tops.append(scores.float().log_softmax(-1).topk(TOP))
+            return scores
+
+        out = model.generate(**inputs, max_new_tokens=max_new_tokens, logits_processor=[record],
+                             **sampling)
+        rows = out[:, inputs["input_ids"].shape[1]:].tolist()
+        top = torch.stack([t.indices for t in tops], 1).numpy()
+        logp = torch.stack([t.values for t in tops], 1).numpy()
+        end = tokenizer.eos_token_id
+        lengths = [row.index(end) + 1 if end in row else len(row) for row in rows]
+        return [Answer(row[:n], top[i, :n], logp[i, :n])
+                for i, (row, n) in enumerate(zip(rows, lengths, strict=True))]
+
+    def generate(prompts: list[list[int]], temperatures: list[float]) -> list[Answer]:
+        done: dict[int, Answer] = {}
         for temperature in sorted(set(temperatures)):
             at = [i for i, t in enumerate(temperatures) if t == temperature]
             done |= dict(zip(at, batch([prompts[i] for i in at], temperature), strict=True))
@@ -211,6 +270,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=256, help="per chat")
     parser.add_argument("--batch", type=int, default=256, help="chats between two writes")
     parser.add_argument("--greedy", type=float, default=0.6, help="share at temperature 0")
+    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="JSONL, see above")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -222,7 +282,8 @@ def main() -> None:
     args.out.write_text(found)
     written = sum(len(json.loads(line)["ids"]) for line in found.splitlines())
     # A resumed run must not draw the same prompts again.
-    maker = PromptMaker(args.seed + found.count("\n"))
+    given = [json.loads(line) for path in args.prompts for line in path.open()]
+    maker = PromptMaker(args.seed + found.count("\n"), given)
     has_vllm = importlib.util.find_spec("vllm") is not None
     generate = (vllm_engine if has_vllm else transformers_engine)(args.max_new_tokens)
     prompts = iter(maker)
@@ -239,10 +300,11 @@ def main() -> None:
             answers = generate([ids[i] for i in kept], temperatures)
             for i, temperature, answer in zip(kept, temperatures, answers, strict=True):
                 kind, chat = drawn[i]
-                maker.learn(kind, chat, tokenizer.decode(answer, skip_special_tokens=True))
+                text = tokenizer.decode(answer.ids, skip_special_tokens=True)
+                maker.learn(kind, chat, text)
                 file.write(json.dumps({"kind": kind, "temperature": temperature,
-                                       "prompt_ids": ids[i], "ids": answer}) + "\n")
-                written += len(answer)
+                                       "prompt_ids": ids[i], **answer.as_json()}) + "\n")
+                written += len(answer.ids)
             file.flush()
             print(f"{written} of {args.tokens} tokens", flush=True)
 

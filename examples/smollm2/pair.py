@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,21 @@ def load_pair(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any, Any]:
     """Target, draft and tokenizer of the embedded pair."""
     target, tokenizer = load_target(dtype)
     return target, load_draft(target), tokenizer
+
+
+def cached_pass(model: Any, context: int = 200) -> Callable[[int], None]:
+    """A call that passes so many new tokens through ``model`` after ``context`` cached ones.
+
+    For timing: each call sees the same cache.
+    """
+    with torch.no_grad():
+        output = model(torch.full((1, context), 11), use_cache=True)
+    keyword = "cache" if hasattr(output, "cache") else "past_key_values"
+    cache = output[keyword]
+
+    def call(count: int) -> None:
+        with torch.no_grad():
+            model(torch.full((1, count), 11), use_cache=True, **{keyword: cache})
+        cache.crop(-count)
+
+    return call

@@ -3,17 +3,16 @@
     python examples/smollm2/make_text.py text.jsonl
     python examples/smollm2/train.py text.jsonl --work work/ --minutes 60
 
-Two stages, both of which resume. First the target's own next-token distribution at each
-generated position is stored (its ``TOP`` most probable tokens within the draft's
-vocabulary) for as many chats as fit in ``--teacher-minutes``: one such pass costs as much
-as two or three epochs of the draft. Then the draft is trained by AdamW on the
-Kullback-Leibler divergence from that distribution, and on the written token itself where it
-was not stored, the learning rate following a cosine over the wall-clock budget.
+AdamW on the Kullback-Leibler divergence from the target's own next-token distribution, which
+``make_text.py`` stores with the text, restricted to the draft's vocabulary; on the written
+token itself where a text has none. The learning rate follows a cosine over the wall-clock
+budget. Resumes.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import gzip
 import hashlib
 import json
@@ -28,27 +27,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from make_text import TOP
 from pair import draft_config, load_target
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 LAYERS = (0, 1, 29)
 HEAD_SIZE = 8192
-TOP = 64
 MAX_LENGTH = 768
-SHARD = 256  # chats a shard
 NO_MASS = -30.0  # log probability of what is not there; -inf times 0 would be NaN
 
 
 @dataclass
 class Chat:
-    """One chat: ids (length,), where the answer starts, top tokens (answer, TOP)."""
+    """One chat: ids (length,), where the answer starts, the target's most probable tokens
+    there (answer, TOP) as places in the draft's vocabulary, and the first of them or -1."""
 
     ids: np.ndarray
     start: int
     top: np.ndarray
     logp: np.ndarray
+    wanted: np.ndarray
     kind: str
 
 
@@ -72,77 +72,29 @@ def head_ids(chats: list[dict[str, Any]]) -> np.ndarray:
     return np.array(sorted(kept), dtype=np.int64)
 
 
-@torch.inference_mode()
-def store_teacher(
-    chats: list[dict[str, Any]], subset: np.ndarray, folder: Path, minutes: float
-) -> None:
-    """Write one npz a SHARD of chats with the target's top tokens; skip shards there are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target, _ = load_target(torch.bfloat16)
-    head = target.lm_head.weight[torch.from_numpy(subset)].clone()
-    began, seen = time.time(), 0
-    for first in range(0, len(chats), SHARD):
-        path = folder / f"{first:06d}.npz"
-        if path.exists():
-            continue
-        if time.time() - began > 60 * minutes:
-            break
-        rows = chats[first : first + SHARD]
-        sequences = [(c["prompt_ids"] + c["ids"])[:MAX_LENGTH] for c in rows]
-        tops: list[Any] = [None] * len(rows)
-        for batch in length_batches([len(s) for s in sequences], 2048, random.Random(0)):
-            ids = padded([sequences[i] for i in batch])
-            hidden = target.model(ids, use_cache=False).last_hidden_state
-            for row, i in enumerate(batch):
-                answer = hidden[row, len(rows[i]["prompt_ids"]) - 1 : len(sequences[i]) - 1]
-                logits = nn.functional.linear(answer, head).float()
-                logp, top = logits.log_softmax(-1).topk(TOP)
-                tops[i] = (top.numpy().astype(np.uint16), logp.numpy().astype(np.float16))
-            seen += sum(len(sequences[i]) for i in batch)
-        partial = path.with_suffix(".partial.npz")
-        np.savez(
-            partial,
-            ids=np.concatenate([np.array(s, np.uint16) for s in sequences]),
-            lengths=[len(s) for s in sequences],
-            starts=[len(c["prompt_ids"]) for c in rows],
-            top=np.concatenate([t for t, _ in tops]),
-            logp=np.concatenate([p for _, p in tops]),
-            kinds=[c.get("kind", "") for c in rows],
-        )
-        partial.rename(path)
-        print(f"teacher: {first + len(rows)} of {len(chats)} chats, "
-              f"{seen / (time.time() - began):.0f} tokens/s", flush=True)
-
-
-def load_shards(folder: Path) -> list[Chat]:
-    """All chats of a teacher folder."""
-    chats = []
-    for path in sorted(folder.glob("[0-9]*.npz")):
-        shard = dict(np.load(path))  # once: each access of an open npz reads it anew
-        ends = np.cumsum(shard["lengths"])
-        answers = np.cumsum(shard["lengths"] - shard["starts"])
-        for i, end in enumerate(ends):
-            length, start = shard["lengths"][i], int(shard["starts"][i])
-            answer = slice(answers[i] - (length - start), answers[i])
-            chats.append(Chat(shard["ids"][end - length : end].astype(np.int64), start,
-                              shard["top"][answer], shard["logp"][answer], str(shard["kinds"][i])))
-    return chats
-
-
-def hard_chats(chats: list[dict[str, Any]], subset: np.ndarray) -> list[Chat]:
-    """Chats whose distribution was not stored: all mass on the token that was written."""
+def training_chats(chats: list[dict[str, Any]], subset: np.ndarray) -> list[Chat]:
+    """The chats with their tokens as places in the draft's vocabulary ``subset``."""
     place = np.full(2**16, -1)
     place[subset] = np.arange(len(subset))
     result = []
     for chat in chats:
         ids = np.array((chat["prompt_ids"] + chat["ids"])[:MAX_LENGTH])
         start = len(chat["prompt_ids"])
-        written = place[ids[start:]]
-        top = np.zeros((len(written), TOP), np.uint16)
-        logp = np.full((len(written), TOP), NO_MASS, np.float16)
-        top[:, 0] = np.maximum(written, 0)
-        logp[written >= 0, 0] = 0.0  # a token outside of the vocabulary is not learned
-        result.append(Chat(ids, start, top, logp, chat.get("kind", "")))
+        if "top" in chat:
+            shape = (len(chat["ids"]), TOP)
+            top = np.frombuffer(base64.b64decode(chat["top"]), np.uint16).reshape(shape)
+            logp = np.frombuffer(base64.b64decode(chat["logp"]), np.float16).reshape(shape)
+        else:  # all mass on the token that was written
+            top = np.repeat(np.array(chat["ids"])[:, None], TOP, 1)
+            logp = np.full(top.shape, NO_MASS)
+            logp[:, 0] = 0.0
+        top, logp = place[top[: len(ids) - start]], logp[: len(ids) - start].astype(np.float32)
+        # The target given that it writes a token of the draft's vocabulary.
+        outside = (np.exp(logp) * (top < 0)).sum(1, keepdims=True).clip(max=0.999)
+        logp = np.where(top < 0, NO_MASS, logp - np.log1p(-outside))
+        wanted = top[:, 0].copy()  # -1: the draft cannot agree
+        result.append(Chat(ids, start, np.maximum(top, 0).astype(np.uint16),
+                           logp.astype(np.float16), wanted, chat.get("kind", "older")))
     return result
 
 
@@ -209,8 +161,8 @@ def agreement(draft: Any, head: Tensor, chats: list[Chat]) -> dict[str, float]:
         for chat in (chats[i] for i in batch):
             with torch.autocast("cpu", torch.bfloat16):
                 best = answer_logits(draft, head, [chat]).argmax(-1).numpy()
-            same = best == chat.top[:, 0]
-            hits.setdefault(chat.kind or "older", []).extend(same)
+            same = best == chat.wanted
+            hits.setdefault(chat.kind, []).extend(same)
             hits.setdefault("all", []).extend(same)
     return {kind: float(np.mean(h)) for kind, h in sorted(hits.items())}
 
@@ -236,6 +188,9 @@ def train(args: argparse.Namespace, chats: list[Chat], subset: np.ndarray) -> No
     target, _ = load_target(torch.bfloat16)
     head = target.lm_head.weight.detach()[torch.from_numpy(subset)].clone()
     draft = cut_draft(target).train()
+    if args.init:
+        draft.load_state_dict({k: v for k, v in load_file(args.init).items() if k != "head_ids"},
+                              strict=False)
     trained = [p for n, p in draft.named_parameters()
                if p.requires_grad and "embed" not in n and "lm_head" not in n]
     optimizer = torch.optim.AdamW(trained, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
@@ -277,7 +232,7 @@ def train(args: argparse.Namespace, chats: list[Chat], subset: np.ndarray) -> No
 
 
 def same_text_as_before(work: Path, chats: list[dict[str, Any]]) -> None:
-    """Stored shards go by the order of the chats: other text needs another folder."""
+    """A checkpoint goes with its text and held-out chats: other text needs another folder."""
     digest = hashlib.sha256(json.dumps([c["ids"] for c in chats]).encode()).hexdigest()
     note = work / "text.sha256"
     if note.exists() and note.read_text() != digest:
@@ -291,7 +246,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for what resumes")
     parser.add_argument("--out", type=Path, help="default: draft.safetensors in --work")
     parser.add_argument("--minutes", type=float, default=90.0, help="of training, all starts")
-    parser.add_argument("--teacher-minutes", type=float, default=20.0, help="of the first stage")
+    parser.add_argument("--init", type=Path, help="draft.safetensors to go on from")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     args = parser.parse_args()
@@ -303,11 +258,9 @@ def main() -> None:
     same_text_as_before(args.work, chats)
     subset = np.load(ids_file) if ids_file.exists() else head_ids(chats)
     np.save(ids_file, subset)
-    store_teacher(chats, subset, args.work / "teacher", args.teacher_minutes)
-    soft = load_shards(args.work / "teacher")
-    print(f"{len(soft)} chats with the target's distribution, {len(chats) - len(soft)} without",
+    print(f"{len(chats)} chats, {sum('top' in c for c in chats)} with the target's distribution",
           flush=True)
-    train(args, soft + hard_chats(chats[len(soft):], subset), subset)
+    train(args, training_chats(chats, subset), subset)
 
 
 if __name__ == "__main__":

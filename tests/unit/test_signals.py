@@ -55,6 +55,18 @@ def test_entropy_against_scipy_on_many_rows():
     np.testing.assert_allclose(rows.numpy(), expected, rtol=2e-5)
 
 
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("scale", [0.1, 3.0, 30.0])
+def test_a_step_of_a_large_vocabulary_against_scipy(array, scale):
+    logits = np.random.default_rng(0).normal(scale=scale, size=152064).astype(np.float32)
+    logits[100_000:] = -np.inf
+    exact = scipy.special.log_softmax(logits.astype(np.float64))
+    step = DraftStep(1, array(logits), 7)
+    assert step.entropy == pytest.approx(scipy.stats.entropy(np.exp(exact)), rel=1e-4, abs=1e-5)
+    assert step.log_probability == pytest.approx(exact[7], rel=1e-5)
+    assert DraftStep(1, array(logits), 7).log_probability == step.log_probability
+
+
 @pytest.mark.parametrize("token", [2, np.int64(2), torch.tensor(2), torch.tensor([2])])
 def test_log_probability_of_the_token(token):
     logits = [0.5, -1.0, 2.0, -math.inf]
