@@ -13,8 +13,8 @@ applied), ``ids`` (what the model wrote) and the model's ``TOP`` most probable t
 each of them with their log probabilities (``top``, ``logp``: base64 of uint16 and float16,
 before temperature). A second start goes on where the first stopped.
 
-vLLM is used where it is installed (450 to 800 tokens/s on two cores), else batched
-``generate`` (about 200 tokens/s).
+vLLM is used where it is installed (about 370 tokens/s on two cores, passages of several
+hundred tokens included), else batched ``generate``, which is slower.
 """
 
 from __future__ import annotations
