@@ -5,10 +5,12 @@ from .driver import PolicyDriver
 from .policies import POLICIES, SVIP, Constant, Heuristic, parse, resolve
 from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
 from .summary import Round, Summary
+from .tree import TreeStep
 
 __version__ = "0.1.0"
 
 __all__ = [
     "POLICIES", "SVIP", "Constant", "Decision", "DraftStep", "Heuristic", "LengthPolicy",
-    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "errors", "parse", "resolve",
+    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "TreeStep", "errors",
+    "parse", "resolve",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 from .errors import DegenerateLogitsWarning
 from .protocol import Decision, DraftStep, LengthPolicy, RoundStart
 from .summary import Round
+from .tree import Reduce, TreeStep
 
 
 @dataclass
@@ -59,10 +60,34 @@ class PolicyDriver:
             budget: how many tokens may still be drafted after this one.
         """
         began = perf_counter()
-        position = 1 if self._last is None else self._last.position + 1
-        self._last = DraftStep(position, logits, token, self._last, budget)
-        more = self._means_continue(self.policy.observe(self._last))
-        if self._last.degenerate:
+        return self._ask(DraftStep(self._next, logits, token, self._last, budget), began)
+
+    def observe_level(
+        self, logits: Any, paths: Callable[[], Any], frontier: Callable[[], Any],
+        budget: int | None = None, reduce: Reduce = "best",
+    ) -> bool:
+        """Report a kept level of a draft tree; True if another one is to be drafted.
+
+        Args:
+            logits: raw draft logits of the nodes it extends, (width, vocab).
+            paths: see :class:`svip_policy.TreeStep`.
+            frontier: see :class:`svip_policy.TreeStep`.
+            budget: how many levels may still be drafted after this one.
+            reduce: how signals are reduced over rows.
+        """
+        began = perf_counter()
+        step = TreeStep(self._next, logits, previous=self._last, budget=budget, paths=paths,
+                        frontier=frontier, reduce=reduce)
+        return self._ask(step, began)
+
+    @property
+    def _next(self) -> int:
+        return 1 if self._last is None else self._last.position + 1
+
+    def _ask(self, step: DraftStep, began: float) -> bool:
+        self._last = step
+        more = self._means_continue(self.policy.observe(step))
+        if step.degenerate:
             self.count_degenerate()
             more = False
         self._policy_seconds += perf_counter() - began
@@ -74,13 +99,16 @@ class PolicyDriver:
         self._draft_seconds = now - self._since - self._policy_seconds
         self._since = now
 
-    def verified(self, accepted: int, drafted: int | None = None) -> None:
+    def verified(
+        self, accepted: int, drafted: int | None = None, nodes: int | None = None
+    ) -> None:
         """Report the outcome of verification.
 
         Args:
-            accepted: how many drafted tokens were accepted.
+            accepted: how many drafted tokens were accepted, of a tree along its best path.
             drafted: how many were submitted, if not as many as were observed (a framework
-                that re-tokenizes the draft submits another number).
+                that re-tokenizes the draft submits another number); of a tree, its levels.
+            nodes: how many tokens of a tree were submitted; ``drafted`` for a chain.
         """
         observed = 0 if self._last is None else self._last.position
         drafted = observed if drafted is None else drafted
@@ -92,10 +120,11 @@ class PolicyDriver:
         self._last = None  # lets go of the round's logits
         self.rounds.append(Round(drafted, accepted, draft_seconds=self._draft_seconds,
                                  verify_seconds=began - self._since,
-                                 policy_seconds=self._policy_seconds))
+                                 policy_seconds=self._policy_seconds,
+                                 nodes=drafted if nodes is None else nodes))
 
     def abandon(self) -> None:
-        """Drafting failed: let go of the round's logits."""
+        """Drafting failed, or what it drafted is not verified: let go of the round's logits."""
         self._last = None
 
     def _means_continue(self, decision: Decision) -> bool:

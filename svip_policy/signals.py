@@ -51,6 +51,48 @@ def entropy_value(logits: Any) -> float:
     return _entropy(total, weighted)
 
 
+def weighted_entropy(logits: Any, paths: Any) -> float:
+    """Mean entropy of rows in nats, weighted by softmax(paths); one host synchronisation.
+
+    Args:
+        logits: (width, vocab).
+        paths: log probability of the path to each row, (width,).
+
+    Returns:
+        NaN if no row is usable; a degenerate row counts nothing.
+    """
+    xp = array_namespace(logits)
+    each = entropy(logits)
+    paths = xp.where(xp.isnan(each), -xp.inf, paths)
+    with _quiet(paths):
+        weights = xp.exp(paths - xp.max(paths))
+        counted = xp.where(xp.isnan(each), 0.0, each)
+        return float(xp.sum(weights * counted) / xp.sum(weights))
+
+
+def usable_paths(logits: Any, paths: Any) -> Any:
+    """``paths`` with -inf where the row of ``logits`` is degenerate or the path is NaN."""
+    xp = array_namespace(logits)
+    usable = xp.isfinite(xp.max(logits, axis=-1)) & ~xp.isnan(paths)
+    return xp.where(usable, paths, -xp.inf)
+
+
+def log_largest(paths: Any) -> float:
+    """The largest of (width,) log probabilities that is not NaN, else NaN."""
+    xp = array_namespace(paths)
+    value = float(xp.max(xp.where(xp.isnan(paths), -xp.inf, paths)))
+    return value if math.isfinite(value) else math.nan
+
+
+def log_total(paths: Any) -> float:
+    """Log of the sum of the probabilities of (width,) paths that are not NaN, else NaN."""
+    xp = array_namespace(paths)
+    paths = xp.where(xp.isnan(paths), -xp.inf, paths)
+    peak = xp.max(paths)
+    with _quiet(paths):
+        return float(peak + xp.log(xp.sum(xp.exp(paths - peak))))
+
+
 def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
     """Entropy of one distribution and log probability of ``token``, as Python floats.
 
@@ -103,3 +145,9 @@ def is_degenerate(logits: Any) -> bool:
     """True for (vocab,) logits with NaN or +inf, or -inf throughout; one reduction."""
     # max() lets NaN through, meets every +inf, and is -inf only where all are.
     return not math.isfinite(float(array_namespace(logits).max(logits)))
+
+
+def is_degenerate_throughout(logits: Any) -> bool:
+    """True if each row of (width, vocab) logits is degenerate."""
+    xp = array_namespace(logits)
+    return not bool(xp.any(xp.isfinite(xp.max(logits, axis=-1))))

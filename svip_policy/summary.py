@@ -1,7 +1,10 @@
 """What happened in the rounds of one or more generations, in numbers.
 
 Conventions: the acceptance rate is pooled, accepted / drafted over all rounds; the
-accepted length is given with and without the target's own token of each round.
+accepted length is given with and without the target's own token of each round. Of a draft
+tree, ``drafted`` counts levels, ``accepted`` the tokens of the path that was accepted, and
+``nodes`` the tokens that the target verified, without the root; of a chain, ``nodes`` is
+``drafted``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ class Round(NamedTuple):
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     policy_seconds: float = 0.0
+    nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Summary:
     draft_seconds: float
     verify_seconds: float
     policy_seconds: float
+    nodes: int = 0
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Summary:
@@ -54,6 +59,11 @@ class Summary:
     def accepted_length(self) -> float:
         """Mean drafted tokens accepted a round, without the target's own token."""
         return self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def nodes_per_round(self) -> float:
+        """Mean drafted tokens that the target verified a round."""
+        return self.nodes / self.rounds if self.rounds else 0.0
 
     @property
     def tokens_per_round(self) -> float:
@@ -79,8 +89,8 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """All totals and derived figures, for JSON."""
-        derived = ("acceptance_rate", "drafted_length", "accepted_length", "tokens_per_round",
-                   "seconds", "speedup_ceiling")
+        derived = ("acceptance_rate", "drafted_length", "accepted_length", "nodes_per_round",
+                   "tokens_per_round", "seconds", "speedup_ceiling")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
@@ -92,6 +102,9 @@ class Summary:
             f"{self.draft_seconds:.2f} s draft, {self.verify_seconds:.2f} s verify, "
             f"{self.policy_seconds:.3f} s policy",
         ]
+        if self.nodes > self.drafted:
+            lines.insert(1, f"trees: drafted are levels; {self.nodes_per_round:.1f} nodes "
+                            "verified a round")
         if self.rounds and self.seconds and self.speedup_ceiling < 1.0:
             lines.append(
                 f"drafting costs more than it saves: at most {self.speedup_ceiling:.2f} times "

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import warnings
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +82,8 @@ def _joined(values: list[ast.expr]) -> list[str]:
 
 
 ABSENT = "absent"
+_OR_WARN = (", or, if you have checked that the function still does the same, attach with "
+            "on_unknown='warn'")
 
 
 @functools.cache
@@ -95,12 +98,17 @@ def _installed(module: str, qualname: str) -> tuple[str, str]:
         return file, ABSENT
 
 
-def check(distribution: str, on_unknown: OnUnknown = "raise") -> None:
+def check(
+    distribution: str, on_unknown: OnUnknown = "raise", modules: Mapping[str, str] | None = None,
+    spliced: Collection[str] = (),
+) -> None:
     """Compare the installed functions of ``distribution`` with the known ones.
 
     Args:
         distribution: as in third_party/upstreams.toml, e.g. ``transformers``.
-        on_unknown: ``warn`` goes on with a warning; only for adapters that wrap.
+        on_unknown: ``warn`` goes on with a warning; only for functions that are wrapped.
+        modules: where upstreams.toml names modules by a part that they play, their import names.
+        spliced: functions that are not wrapped but edited, for which ``warn`` does not hold.
 
     Raises:
         UnknownUpstreamError: a function is absent or of an unknown version.
@@ -108,30 +116,32 @@ def check(distribution: str, on_unknown: OnUnknown = "raise") -> None:
     """
     if on_unknown not in ("raise", "warn"):
         raise ValueError(f"on_unknown is {on_unknown!r}; give 'raise' or 'warn'")
-    for (module, qualname), known in FINGERPRINTS[distribution].items():
-        message = _complaint(distribution, module, qualname, known)
+    for (part, qualname), known in FINGERPRINTS[distribution].items():
+        message = _complaint((modules or {}).get(part, part), qualname, known)
+        if message and qualname in spliced:
+            raise UnknownUpstreamError(message)
+        if message:
+            message += _OR_WARN
         if message and on_unknown == "raise":
             raise UnknownUpstreamError(message)
         if message:
             warnings.warn(message, UnknownUpstreamWarning, stacklevel=3)
 
 
-def _complaint(distribution: str, module: str, qualname: str, known: dict[str, str]) -> str:
+def _complaint(module: str, qualname: str, known: dict[str, str]) -> str:
     """Why the installed function is not to be relied on; empty if it is."""
     file, found = _installed(module, qualname)
     if found in known:
         return ""
     versions = ", ".join(f"{sha[:12]} ({spans})" for sha, spans in known.items())
     return (
-        f"{module}.{qualname} in {file} ({distribution} {_version(distribution)}) has the "
-        f"fingerprint {found[:12]}; known are {versions}. Install one of these versions of "
-        f"{distribution}, or, if you have checked that the function still does the same, "
-        "attach with on_unknown='warn'"
+        f"{module}.{qualname} in {file} ({_version(module)}) has the fingerprint {found[:12]}; "
+        f"known are {versions}. Install one of these versions"
     )
 
 
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed as a distribution"
+def _version(module: str) -> str:
+    package = module.partition(".")[0]
+    names = metadata.packages_distributions().get(package, [])
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names) or \
+        f"{package}, not installed as a distribution"

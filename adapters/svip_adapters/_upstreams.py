@@ -157,4 +157,72 @@ FINGERPRINTS: dict[str, dict[tuple[str, str], dict[str, str]]] = {
             "741175da347f2edfcff918a3c85cf5d86a672524a7520e3add98b115deb53c54": "5.24.0",
         },
     },
+    "eagle-dynamic": {
+        ("cnets", "Model.topK_genrate"): {
+            "2457526758fb225888dfd0dcdb3fb15e6b0c2350b541c148cf70dd5bb31db44e": "SafeAILab/EAGLE 2025-03-19 f2f2366 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2025-03-23 c9b8387 to 2025-04-22 fd2c1cd",
+            "20375915dd506eb8280d2a592fc7ee67b01bdab559f3f48f3df0cb045b96c4e8": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("cnets", "Model.reset_kv"): {
+            "7d1be217884fd72c99b901ebce52e587e1ef13337ec079a6b60799d7c72e09a8": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.forward"): {
+            "f67e20b444e201ed4f963d068b73bd267234d3df5f8ffe803e286e7c2fe16f50": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.eagenerate"): {
+            "75f25d02b2ceeca0368baa8d0b4ada66c2a2bca7beb296f7f7a3f1c1edcca74c": "SafeAILab/EAGLE 2025-03-19 f2f2366 to 2026-02-19 cb7e084",
+            "2288be728278c7d4e1c6d4b6afa7e30de8f7f8373f19648e69ece6fda6ada40e": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2024-08-13 7d065d0",
+            "bc1aba114e8ffba068f853bf178f7997d205834c148490dbf9b798636cd1d85f": "hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+            "f1cb6485d7dec405a1904589db15e0c6f75367e1d47a5dc4c4659021d65113a6": "hemingkx/Spec-Bench 2025-03-23 c9b8387 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.ea_generate"): {
+            "389835867a86cf87f914c72a2416b0fa8b015c0490b7bfafa82f9470f57e90ce": "SafeAILab/EAGLE 2025-03-19 f2f2366 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2025-03-23 c9b8387 to 2025-04-22 fd2c1cd",
+            "b2f04f9cb6e9c1e0586b94bd8fbb6d8c5cc9bc8e332f47bc76cbad4f996f8be2": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2024-08-13 7d065d0, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "initialize_tree"): {
+            "8fd61d3a8f19544aef255c72de8400d0e3163ad91df69b6a14258615c4aa87c8": "SafeAILab/EAGLE 2025-03-19 f2f2366 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2025-03-23 c9b8387 to 2025-04-22 fd2c1cd",
+            "9d66df55faf4c24d5826a33e7aebfceadb4cdcfabe83463044a0b9b4759271c9": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2024-08-13 7d065d0, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "evaluate_posterior"): {
+            "82643f68067d20664649fa717e07a502f3e0285311a3d602248a535209d2ecda": "SafeAILab/EAGLE 2025-05-18 c7ef8e5 to 2026-02-19 cb7e084",
+            "106181378cf4905ea617799cd1ce687fa1a508b041282f6242b613c3404a1d71": "SafeAILab/EAGLE 2025-04-29 c892473 to 2025-05-18 79963c9",
+            "6f0d860064532eee19768e81c9e91772b56dd3667d1cfa8d1af836c6a9e28ad5": "SafeAILab/EAGLE 2025-04-14 50fc246 to 2025-05-15 fe73fe2",
+            "2cd24a70418ff22ef4de73e51da2543a62d174bf05757d37c6225ca0a983cc90": "SafeAILab/EAGLE 2025-04-08 bf10ac5",
+            "12777e79fc6a0124dcf9361fa64365e48fcc999df780dd52a23d294d5011c319": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2025-04-02 5118bad, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "update_inference_inputs"): {
+            "4be001064535dacdacdc61c59b5efd69f9557a67b7758f75c871908a17db6c4d": "SafeAILab/EAGLE 2024-06-27 bfeb532 to 2026-02-19 cb7e084, hemingkx/Spec-Bench 2024-10-25 a5fd1a3 to 2025-04-22 fd2c1cd",
+        },
+    },
+    "eagle-static": {
+        ("cnets", "Model.topK_genrate"): {
+            "d866e8eef63145aa0b520ca4e404ab81c2fa364198f8cc37ca799bb398a2c1f8": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("cnets", "Model.reset_kv"): {
+            "7d1be217884fd72c99b901ebce52e587e1ef13337ec079a6b60799d7c72e09a8": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.forward"): {
+            "41dfff2d4341f3a6c283a6f3be979b315d95a3b9b0310ba74e234a3938cb8c54": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.eagenerate"): {
+            "f7016ef6b118ec5df580bc0e69a559149f8bc9009f59b0fe55405452526c2e6d": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("ea_model", "EaModel.ea_generate"): {
+            "60790bb1fc08f732ff8ee605c2373b632f145f016b0832ba4c6145ab6b82a5db": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "initialize_tree"): {
+            "8aa5d161b2f6677dc28c68a3e3862cbacc857bf0411ff6a00035549fde6c23b3": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "evaluate_posterior"): {
+            "5ec25449fb33ac6c4d1b125cf82af8bb1c1848e87319b3fc44582f538325d268": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "update_inference_inputs"): {
+            "9712f0e4b46cc1f775cef45f00e786e915f87395d70be0a1387748ec71e337f4": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "tree_decoding"): {
+            "3b8a1097a5eeb7773cd060c4033ae033d1115f3bf866ad4391b98bece416b0c0": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+        ("utils", "generate_tree_buffers"): {
+            "bfbecab76abc217e73a211352460591bdf3eb4d88d0ec3c27f79e7468da7b65b": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
+        },
+    },
 }

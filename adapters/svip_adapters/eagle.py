@@ -1,0 +1,235 @@
+"""EAGLE-1, EAGLE-2 and EAGLE-3 with any policy, on their own code.
+
+    with svip_adapters.eagle.attach(model, "svip") as handle:
+        model.eagenerate(input_ids, max_new_tokens=128)
+    print(handle.summary())
+
+``model`` is the ``EaModel`` of SafeAILab/EAGLE, of Spec-Bench's copy, or of PyPI's eagle-llm.
+A step is a level of the draft tree (:class:`svip_policy.TreeStep`); signals are over the draft's
+own vocabulary, which in EAGLE-3 is a part of the target's. Verification is EAGLE's own.
+
+- EAGLE-2 and EAGLE-3 (tree built anew each round): after a stop the best of the nodes drafted so
+  far are verified, at most ``total_token`` - 1 as ever. Where a small draft, or ``top_k``, leaves
+  fewer, all are. Where NaN appears in a branch, its nodes are left out.
+- EAGLE-1 (static tree): a stop cuts the tree below the last level drafted.
+
+EAGLE always drafts one level: a policy that wants to skip a round gets just that. The tree
+drafted after the last verification of a generation is not verified, and not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from svip_policy import LengthPolicy, RoundStart, resolve
+from svip_policy.errors import (
+    AlreadyAttachedError,
+    ParameterError,
+    UnknownUpstreamError,
+    UnsupportedError,
+)
+
+from . import _fingerprint
+from ._handle import Handle, Watched
+from ._patching import Patch
+
+if TYPE_CHECKING:
+    from svip_policy.tree import Reduce
+
+    from ._eagle_trees import DynamicTree, StaticTree
+    from ._fingerprint import OnUnknown
+
+_HANDLES: WeakKeyDictionary[Any, tuple[Handle, tuple[Any, ...]]] = WeakKeyDictionary()
+_LOCK = threading.RLock()
+
+
+def attach(
+    ea_model: Any, policy: LengthPolicy | str | None, *, max_depth: int | None = None,
+    reduce: Reduce = "best", on_unknown: OnUnknown = "raise",
+) -> Handle:
+    """Let ``policy`` decide how many levels of the draft tree ``ea_model`` drafts.
+
+    Args:
+        ea_model: an ``EaModel``.
+        policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its text.
+            None leaves EAGLE's fixed depth in force and only records the rounds.
+        max_depth: the most levels, at least 1. By default those the model is configured for,
+            which is its ``depth`` + 1; EAGLE-2 and EAGLE-3 may go deeper.
+        reduce: how signals of a level are reduced over its rows, ``"best"`` or ``"weighted"``.
+        on_unknown: ``"warn"`` goes on where a function that is only wrapped is not of a version
+            this adapter was tested with; the drafting function must be known.
+
+    Returns:
+        The handle; attaching an equal policy again gives the same one.
+
+    Raises:
+        TypeError: ``ea_model`` is no EaModel.
+        ParameterError: ``max_depth`` or ``reduce`` is none of their values.
+        UnsupportedError: the installed transformers is none EAGLE runs with, or ``max_depth``
+            is beyond a static tree.
+        AlreadyAttachedError: another policy, or other options, are attached to ``ea_model``.
+        UnknownUpstreamError: see ``on_unknown``.
+    """
+    policy = Watched() if policy is None else resolve(policy)
+    layer = _layer(ea_model)
+    _check_options(max_depth, reduce)
+    check_versions()
+    options = (max_depth, reduce)
+    with _LOCK:
+        attached, its_options = _HANDLES.get(ea_model, (None, options))
+        if attached is None:
+            return _attach(ea_model, layer, policy, max_depth, reduce, on_unknown)
+    if attached.policy == policy and its_options == options:
+        return attached
+    raise AlreadyAttachedError(
+        f"{attached.policy!r} with max_depth, reduce = {its_options} is attached to this model; "
+        f"detach() it first, or use handle.use({policy!r}) for a while"
+    )
+
+
+def check_versions() -> None:
+    """Whether EAGLE runs with the installed transformers; worth a call before loading it.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    try:
+        version = metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    if version.split(".")[0] != "4":
+        raise UnsupportedError(
+            f"EAGLE (SafeAILab/EAGLE and eagle-llm) runs with transformers 4, tested with 4.53.3; "
+            f"installed is {version}. In version 5 rope_scaling is no longer what EAGLE reads, and "
+            "its models fail with KeyError. Use an environment with transformers==4.53.3"
+        )
+
+
+def _layer(ea_model: Any) -> Any:
+    layer = getattr(ea_model, "ea_layer", None)
+    if not callable(getattr(layer, "topK_genrate", None)) or not hasattr(layer, "reset_kv"):
+        raise TypeError(
+            f"ea_model is a {type(ea_model).__module__}.{type(ea_model).__qualname__}; give an "
+            "EaModel of EAGLE, whose ea_layer has topK_genrate and reset_kv"
+        )
+    return layer
+
+
+def _check_options(max_depth: Any, reduce: Any) -> None:
+    if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int)
+                                  or max_depth < 1):
+        raise ParameterError(f"max_depth is {max_depth!r}; give the most levels, at least 1")
+    if reduce not in ("best", "weighted"):
+        raise ParameterError(f"reduce is {reduce!r}; give 'best' or 'weighted'")
+
+
+def _attach(
+    ea_model: Any, layer: Any, policy: LengthPolicy, max_depth: int | None, reduce: Reduce,
+    on_unknown: OnUnknown,
+) -> Handle:
+    from . import _eagle_trees as trees
+
+    static = hasattr(layer, "tree_buffer")
+    _check_source(ea_model, layer, "eagle-static" if static else "eagle-dynamic", on_unknown)
+    tree = trees.StaticTree(reduce, ea_model) if static else trees.DynamicTree(reduce)
+    if static and max_depth is not None and max_depth > tree.configured(layer):
+        raise UnsupportedError(
+            f"max_depth is {max_depth}; the static tree of EAGLE-1 has {tree.configured(layer)} "
+            "levels. Give no more, or use EAGLE-2 or EAGLE-3"
+        )
+    patches = ExitStack()
+    model = weakref.ref(ea_model)  # a forgotten handle must not keep the model alive
+
+    def detach() -> None:
+        if model() is not None:
+            _HANDLES.pop(model(), None)
+        tree.restore()
+        patches.close()
+
+    handle = Handle(policy, detach)
+    rounds = _Rounds(handle, tree, max_depth, tree.spliced(type(layer).topK_genrate))
+    with ExitStack() as undo:
+        for owner, name, wrapper in ((layer, "topK_genrate", rounds.draft),
+                                     (layer, "reset_kv", rounds.reset),
+                                     (ea_model, "forward", rounds.forward)):
+            undo.callback(Patch(owner, name, wrapper).remove)
+        patches = undo.pop_all()
+    _HANDLES[ea_model] = handle, (max_depth, reduce)
+    return handle
+
+
+def _check_source(ea_model: Any, layer: Any, distribution: str, on_unknown: OnUnknown) -> None:
+    """The functions relied on are known, and those that run are the ones in their files."""
+    from ._eagle_trees import owner
+
+    modules = {"cnets": type(layer).__module__, "ea_model": owner(ea_model).__module__}
+    package = modules["ea_model"].rpartition(".")[0]
+    modules["utils"] = f"{package}.utils" if package else "utils"
+    _fingerprint.check(distribution, on_unknown, modules, spliced={"Model.topK_genrate"})
+    file = inspect.unwrap(type(layer).topK_genrate).__code__.co_filename
+    expected = sys.modules[modules["cnets"]].__file__
+    if file != expected or "topK_genrate" in vars(layer):
+        raise UnknownUpstreamError(
+            f"topK_genrate of this ea_layer is not the one of {expected}: other code has replaced "
+            f"it ({layer.topK_genrate!r}). Undo that, then attach"
+        )
+
+
+class _Rounds:
+    """What is wrapped around EAGLE's functions: rounds, generations, refusals."""
+
+    def __init__(self, handle: Handle, tree: DynamicTree | StaticTree, max_depth: int | None,
+                 spliced: Callable[..., Any]) -> None:
+        self._handle, self._tree, self._spliced = handle, tree, spliced
+        self._max_depth = max_depth
+        self._nodes = 0
+
+    def reset(self, original: Callable[..., Any]) -> Any:
+        """Around ``reset_kv``, with which every generation begins."""
+        if self._tree.driver is not None:
+            self._tree.driver.abandon()
+            self._tree.driver = None
+        self._tree.restore()
+        return original()
+
+    def draft(self, original: Callable[..., Any], hidden_states: Any, input_ids: Any, *args: Any,
+              **kwargs: Any) -> Any:
+        """Around ``topK_genrate``: reports what was accepted, then drafts the next tree."""
+        tree, layer = self._tree, original.__self__  # type: ignore[attr-defined]
+        if tree.driver is None:
+            tree.driver = self._handle.new_generation()
+        else:
+            # Of the verified tree EAGLE hands on the features of the root and the accepted path.
+            tree.driver.verified(hidden_states.shape[1] - 1, tree.count, self._nodes)
+        watched = isinstance(tree.driver.policy, Watched)
+        tree.limit = tree.configured(layer)
+        if not watched and self._max_depth is not None:
+            tree.limit = self._max_depth
+        tree.count = tree.limit if watched else 0
+        tree.begun = tree.driver.begin(RoundStart(tree.limit, input_ids.shape[1]))
+        call = original if watched else functools.partial(self._spliced, layer)
+        drafted = call(hidden_states, input_ids, *args, **kwargs)
+        self._nodes = tree.submitted(drafted)
+        tree.driver.drafted()
+        return drafted
+
+    def forward(self, original: Callable[..., Any], input_ids: Any = None, *args: Any,
+                **kwargs: Any) -> Any:
+        """Around ``EaModel.forward``: one sequence at a time, and the mask of the cut tree."""
+        if input_ids is not None and input_ids.shape[0] != 1:
+            raise UnsupportedError(
+                f"input_ids have batch size {input_ids.shape[0]}; EAGLE generates one sequence "
+                "at a time: give shape (1, length)"
+            )
+        if kwargs.get("init") is False:  # EAGLE-1 verifies
+            self._tree.show_mask()
+        return original(input_ids, *args, **kwargs)

@@ -1,0 +1,97 @@
+"""A step of a draft tree: one level, whose signals are reduced over its rows.
+
+A policy written for chains works on trees unchanged: the entropy and the log probability of
+a level are one number each, and the log probabilities of a round's steps add up, as a
+chain's do, to that of the best path or of the whole frontier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from array_api_compat import array_namespace
+
+from . import signals
+from .protocol import DraftStep
+
+Reduce = Literal["best", "weighted"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TreeStep(DraftStep):
+    """One drafted level of a tree.
+
+    Attributes:
+        position: 1 for the level below the root.
+        logits: raw draft logits of the nodes that this level extends, (width, vocab).
+        token: None; a level has many.
+        paths: called when first wanted, gives the log probability under the draft of the path
+            from the root to each of these nodes, (width,), in nats; 0 for the root.
+        frontier: called when first wanted, gives those of the nodes of this level that the
+            next one would extend, (kept,).
+        reduce: ``"best"`` takes the row of the most probable path, ``"weighted"`` the mean
+            over rows by path probability. A degenerate row counts in neither.
+    """
+
+    token: Any = None
+    paths: Callable[[], Any]
+    frontier: Callable[[], Any]
+    reduce: Reduce = "best"
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.logits.shape)
+        if len(shape) != 2 or 0 in shape:
+            raise ValueError(
+                f"logits have shape {shape}; give those of one level, shape (width, vocab)"
+            )
+
+    @cached_property
+    def path_log_probabilities(self) -> Any:
+        """What ``paths`` gives, in float32 or better, (width,)."""
+        paths = signals.upcast(self.paths())
+        if tuple(paths.shape) != (self.logits.shape[0],):
+            raise ValueError(f"paths have shape {tuple(paths.shape)} where the logits have "
+                             f"{self.logits.shape[0]} rows; give one log probability a row")
+        return paths
+
+    @cached_property
+    def entropy(self) -> float:
+        """Entropy of the draft distribution in nats, reduced over rows; NaN if none is usable."""
+        if self.reduce == "weighted":
+            return signals.weighted_entropy(self.logits, self.path_log_probabilities)
+        if self.logits.shape[0] == 1:
+            return signals.entropy_value(self.logits[0])
+        paths = self.path_log_probabilities
+        value = signals.entropy_value(self._best_row(paths))
+        if not math.isnan(value):
+            return value
+        # The best path is degenerate, and only it stops: the best of the others counts.
+        return signals.entropy_value(
+            self._best_row(signals.usable_paths(self.logits, paths)))
+
+    @cached_property
+    def log_probability(self) -> float:
+        """What the level adds, at most 0, in nats; NaN if no row is usable.
+
+        ``"best"``: log probability of the best path that ends in this level, less that of
+        the best path before it. ``"weighted"``: the same of the sum over all paths of the
+        frontier, which is the draft's own estimate that one of them is right.
+        """
+        total = signals.log_total if self.reduce == "weighted" else signals.log_largest
+        return total(signals.upcast(self.frontier())) - total(self.path_log_probabilities)
+
+    @cached_property
+    def degenerate(self) -> bool:
+        """Whether every row holds NaN or +inf, or is -inf throughout."""
+        # The first row is the best path of most trees; the others cost a longer look.
+        return signals.is_degenerate(self.logits[0]) and signals.is_degenerate_throughout(
+            self.logits)
+
+    def _best_row(self, paths: Any) -> Any:
+        xp = array_namespace(paths)
+        # Taken by an array: no wait for an accelerator to tell the index.
+        return xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]
