@@ -41,6 +41,7 @@ from svip_policy.ablation.runner import (
     Journal,
     Prompt,
     Run,
+    assisted,
     divergences,
     read_prompts,
     run_all,
@@ -104,18 +105,18 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def commit() -> str:
+def commit(folder: Path = Path(__file__).parent) -> str:
     try:
         return subprocess.run(
             ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
-            cwd=Path(__file__).parent, check=True).stdout.strip()
+            cwd=folder, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown, not a git checkout"
 
 
 def bench(dtype: str, max_new_tokens: int) -> Bench:
     target, draft, tokenizer = pair.load_pair(getattr(torch, dtype))
-    return Bench(target, draft, tokenizer, max_new_tokens)
+    return Bench(target, tokenizer, assisted(target, draft, max_new_tokens))
 
 
 def assert_equal_in_float32(

@@ -2,7 +2,7 @@
 
 from . import errors
 from .driver import PolicyDriver
-from .policies import POLICIES, SVIP, Constant, Heuristic, parse, resolve
+from .policies import POLICIES, SVIP, Constant, Heuristic, PathProbability, parse, resolve
 from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
 from .summary import Round, Summary
 from .tree import TreeStep
@@ -11,6 +11,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "POLICIES", "SVIP", "Constant", "Decision", "DraftStep", "Heuristic", "LengthPolicy",
-    "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "TreeStep", "errors",
-    "parse", "resolve",
+    "PathProbability", "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "TreeStep",
+    "errors", "parse", "resolve",
 ]

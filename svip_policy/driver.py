@@ -144,5 +144,5 @@ class PolicyDriver:
             warnings.warn(
                 "draft logits hold NaN or +inf, or are -inf throughout: drafting stops at "
                 "such a token; look at the draft model's weights and dtype",
-                DegenerateLogitsWarning, stacklevel=3,
+                DegenerateLogitsWarning, stacklevel=4,
             )

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import os
 
+import eagle_models
 import pytest
 from hypothesis import settings
 from tiny_models import tiny
@@ -66,3 +67,26 @@ def prompt():
 @pytest.fixture(params=["draft", "near_draft", "self_draft"])
 def any_draft(request):
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def eagle_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("eagle")
+
+
+@pytest.fixture(scope="session")
+def eagle(eagle_folder):
+    """A function that gives the model of upstream EAGLE of one kind, or skips with the reason."""
+    made = {}
+
+    def get(kind, **shape):
+        why = eagle_models.why_not(kind)
+        if why:
+            pytest.skip(why)
+        key = (kind, *shape.items())
+        if key not in made:
+            made[key] = eagle_models.load(kind, eagle_folder, **shape)
+        model = made[key]
+        return model if kind == eagle_models.STATIC else eagle_models.configure(model)
+
+    return get

@@ -21,6 +21,7 @@ STATIC = "eagle-llm"
 EAGLE2, EAGLE3 = "SafeAILab EAGLE-2", "SafeAILab EAGLE-3"
 SPEC_BENCH2 = "Spec-Bench EAGLE-2"
 DYNAMIC = (EAGLE2, EAGLE3, SPEC_BENCH2)
+KINDS = (STATIC, *DYNAMIC)
 
 
 def _checkout(variable, name):
@@ -49,6 +50,11 @@ def why_not(kind):
     version = metadata.version("transformers") if importlib.util.find_spec("transformers") else "0"
     if version.split(".")[0] != "4":
         return f"EAGLE runs with transformers 4, not with {version}"
+    return absent(kind)
+
+
+def absent(kind):
+    """How to get an upstream; empty if it is there."""
     folder, remedy = _folder(kind)
     return "" if folder.is_dir() else f"no {kind}: {remedy}"
 
@@ -153,3 +159,33 @@ def load(kind, folder, **options):
     return ea_model.EaModel.from_pretrained(
         base_model_path=str(place / "base"), ea_model_path=str(place / "head"), **own,
         **options).eval()
+
+
+def configure(model, total_token=20, depth=4, top_k=4):
+    """Give a loaded EAGLE-2 or EAGLE-3 model another tree, as from_pretrained would."""
+    layer = model.ea_layer
+    layer.total_tokens, layer.depth, layer.top_k = total_token - 1, depth, top_k
+    layer.init_tree()
+    return model
+
+
+def first_features(model, length=10):
+    """What EAGLE hands to ``topK_genrate`` after the prompt: features, ids, output head."""
+    import torch
+
+    ids = torch.arange(3, 3 + length)[None]
+    with torch.no_grad():
+        model.base_model.model.tree_mask = None
+        output = model.base_model.model(ids)
+        hidden = output[0]
+        if getattr(model, "use_eagle3", False):
+            hidden = torch.cat(output["hidden_states"], dim=-1)
+        token = model.base_model.lm_head(output[0])[:, -1:].argmax(-1)
+    return hidden, torch.cat((ids, token), dim=1), model.base_model.lm_head
+
+
+def draft(model, features):
+    """One tree after the prompt, as the first round of a generation drafts it."""
+    hidden, ids, head = features
+    model.ea_layer.reset_kv()
+    return model.ea_layer.topK_genrate(hidden, ids, head, None)

@@ -15,7 +15,8 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
     """Attach ``policy`` to ``model`` with the adapter made for its framework.
 
     Args:
-        model: for now the target of Hugging Face transformers' assisted generation.
+        model: the target of Hugging Face transformers' assisted generation, or an EaModel of
+            EAGLE-1, -2 or -3.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its
             text, such as ``"svip(threshold=0.3)"``; None only records the framework's rounds.
         options: passed on to the adapter's own ``attach``.
@@ -27,7 +28,12 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
         from . import hf
 
         return hf.attach(model, policy, **options)
+    if hasattr(model, "ea_layer"):
+        from . import eagle
+
+        return eagle.attach(model, policy, **options)
     raise TypeError(
         f"no adapter for {type(model).__module__}.{type(model).__qualname__}; "
-        "give a transformers model with generate()"
+        "give a transformers model with generate(), or an EaModel of EAGLE, whose ea_layer has "
+        "topK_genrate and reset_kv"
     )

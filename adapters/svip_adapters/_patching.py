@@ -107,6 +107,11 @@ def _site_at(owner: Any, name: str) -> _Site | None:
     return site if isinstance(site, _Site) and site.owner is owner else None
 
 
+def replaced(owner: Any, name: str) -> bool:
+    """Whether other code than ours stands in for the method ``name`` on this very object."""
+    return name in vars(owner) and not hasattr(_unbound(vars(owner)[name]), "__svip_site__")
+
+
 class Patch:
     """One wrapper over ``owner.name``, in force until :meth:`remove`.
 

@@ -40,7 +40,7 @@ from svip_policy.errors import (
 
 from . import _fingerprint
 from ._handle import Handle, Watched
-from ._patching import Patch
+from ._patching import Patch, replaced
 
 if TYPE_CHECKING:
     from svip_policy.tree import Reduce
@@ -177,10 +177,11 @@ def _check_source(ea_model: Any, layer: Any, distribution: str, on_unknown: OnUn
     _fingerprint.check(distribution, on_unknown, modules, spliced={"Model.topK_genrate"})
     file = inspect.unwrap(type(layer).topK_genrate).__code__.co_filename
     expected = sys.modules[modules["cnets"]].__file__
-    if file != expected or "topK_genrate" in vars(layer):
+    if file != expected or replaced(layer, "topK_genrate"):
+        name = getattr(layer.topK_genrate, "__qualname__", layer.topK_genrate)
         raise UnknownUpstreamError(
             f"topK_genrate of this ea_layer is not the one of {expected}: other code has replaced "
-            f"it ({layer.topK_genrate!r}). Undo that, then attach"
+            f"it by {name}. Undo that, then attach"
         )
 
 

@@ -78,6 +78,25 @@ def lengths_table(runs: Sequence[Run]) -> str:
     return _markdown(rows, ["drafted / accepted / rate", *tasks])
 
 
+def trees_table(runs: Sequence[Run], base: str) -> str:
+    """Arms that draft trees: speedup, and means a round of levels, nodes and accepted tokens."""
+    rows = []
+    for arm in unique(r.arm for r in runs):
+        overall, found = speedup(runs, arm), summary(runs, arm)
+        nodes = sum(r.nodes for r in runs if r.arm == arm)
+        interval = "" if arm == TARGET_ONLY else (
+            f"{overall.paired:.2f} ({overall.low:.2f} to {overall.high:.2f})")
+        against = speedup(runs, arm, base=base)
+        rows.append([arm, f"{overall.total:.2f}", interval,
+                     "" if arm == base else
+                     f"{against.paired:.2f} ({against.low:.2f} to {against.high:.2f})",
+                     *(("", "", "") if not found.rounds else (
+                         f"{found.drafted_length:.2f}", f"{nodes / found.rounds:.1f}",
+                         f"{found.accepted_length:.2f}"))])
+    return _markdown(rows, ["", "speedup", "paired, 95% interval", f"against {base}",
+                            "levels drafted", "nodes verified", "tokens accepted"])
+
+
 def seconds_table(runs: Sequence[Run]) -> str:
     """Where the time went: draft, verification, policy and the rest, and tokens."""
     rows = []

@@ -1,7 +1,7 @@
 """Run prompts under several arms, interleaved in one process, and record each run.
 
-An arm is ``"target only"``, ``"transformers default"`` (its own assisted decoding), or the
-text of a policy.
+An arm is ``"target only"``, ``"transformers default"`` (its own assisted decoding), the text of
+a policy, or what else the bench's ``answer`` knows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 @dataclass
 class Run:
-    """One prompt under one arm, all turns together. Times in seconds."""
+    """One prompt under one arm, all turns together. Times in seconds; ``rounds`` are (drafted,
+    accepted), in levels where a tree is drafted, and ``nodes`` all drafted tokens verified."""
 
     prompt: str
     task: str
@@ -58,6 +59,7 @@ class Run:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     policy_seconds: float = 0.0
+    nodes: int = 0
 
     @property
     def count(self) -> int:
@@ -65,40 +67,50 @@ class Run:
         return sum(map(len, self.tokens))
 
 
+Answer = Callable[[Any, str], tuple[list[int], float, Any]]
+"""Ids (1, length) and an arm to a greedy answer: its tokens, seconds, and the handle that
+recorded its rounds."""
+
+
+def assisted(target: Any, draft: Any, max_new_tokens: int) -> Answer:
+    """Answers by transformers' assisted generation, of at most ``max_new_tokens``."""
+
+    def answer(ids: Any, arm: str) -> tuple[list[int], float, Any]:
+        import svip_adapters
+
+        assistant = None if arm == TARGET_ONLY else draft
+        policy = None if arm in (TARGET_ONLY, FRAMEWORK) else arm
+        with svip_adapters.attach(target, policy) as handle:
+            began = perf_counter()
+            out = target.generate(
+                ids, attention_mask=ids.new_ones(ids.shape), assistant_model=assistant,
+                do_sample=False, max_new_tokens=max_new_tokens,
+            )
+            seconds = perf_counter() - began
+        return out[0, ids.shape[1] :].tolist(), seconds, handle
+
+    return answer
+
+
 @dataclass
 class Bench:
     """The models and settings that all runs share.
 
     Attributes:
-        target: a transformers model; ``draft`` shares its ``tokenizer``.
-        max_new_tokens: a turn.
+        target: gives ``logits`` of ids (1, length), as a transformers model does.
+        tokenizer: the target's.
+        answer: how an arm answers, such as :func:`assisted`.
     """
 
     target: Any
-    draft: Any
     tokenizer: Any
-    max_new_tokens: int
+    answer: Answer
 
     def encode(self, chat: list[dict[str, str]]) -> Any:
         """Ids of a chat up to where the model is to answer, (1, length)."""
         return self.tokenizer.apply_chat_template(
             chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )["input_ids"].to(self.target.device)
-
-    def answer(self, ids: Any, arm: str) -> tuple[list[int], float, Any]:
-        """Greedy answer of one arm: tokens, seconds, and what happened in the rounds."""
-        import svip_adapters
-
-        assistant = None if arm == TARGET_ONLY else self.draft
-        policy = None if arm in (TARGET_ONLY, FRAMEWORK) else arm
-        with svip_adapters.attach(self.target, policy) as handle:
-            began = perf_counter()
-            out = self.target.generate(
-                ids, attention_mask=ids.new_ones(ids.shape), assistant_model=assistant,
-                do_sample=False, max_new_tokens=self.max_new_tokens,
-            )
-            seconds = perf_counter() - began
-        return out[0, ids.shape[1] :].tolist(), seconds, handle
 
     def run(self, prompt: Prompt, arm: str, answers: list[str]) -> Run:
         """All turns of ``prompt`` under ``arm``.
@@ -119,6 +131,7 @@ class Bench:
             run.draft_seconds += summary.draft_seconds
             run.verify_seconds += summary.verify_seconds
             run.policy_seconds += summary.policy_seconds
+            run.nodes += summary.nodes
         return run
 
     def earlier_answers(self, prompt: Prompt) -> list[str]:

