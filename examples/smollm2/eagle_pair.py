@@ -41,8 +41,7 @@ def checkout() -> Path:
 def base_folder() -> Path:
     """The target as EAGLE wants it: a folder with an index of its tensors.
 
-    Its configuration has the rotary base where transformers 4 reads it, whichever version
-    wrote it. The weights are links to those of the converted target.
+    The weights are links to those of the converted target.
     """
     folder = pair.cache_folder() / "SmolLM2-135M-Instruct-for-EAGLE"
     if (folder / "config.json").exists():
@@ -56,10 +55,9 @@ def base_folder() -> Path:
     for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
         if (source / name).exists():
             link_or_copy((source / name).resolve(), scratch / name)
-    config = json.loads((source / "config.json").read_text())
-    rope = config.pop("rope_parameters", None) or {}
-    config |= {"rope_theta": config.get("rope_theta", rope.get("rope_theta")), "rope_scaling": None}
-    (scratch / "config.json").write_text(json.dumps(config))
+    config = json.loads((source / "config.json").read_text())  # the base is in it either way
+    config.pop("rope_parameters", None)
+    (scratch / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
     tokenizer = json.loads((source / "tokenizer_config.json").read_text())
     (scratch / "tokenizer_config.json").write_text(json.dumps(
         tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}))

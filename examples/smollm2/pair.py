@@ -80,7 +80,21 @@ def target_source() -> str:
     folder = cache_folder() / "SmolLM2-135M-Instruct"
     if not (folder / "config.json").exists():
         convert_gguf(gguf, folder)
+    for_both_versions(folder / "config.json")
     return str(folder)
+
+
+def for_both_versions(path: Path) -> None:
+    """Let transformers 4 find the rotary base in a configuration that version 5 wrote.
+
+    It would take 10,000 instead, without a word, and the model would write nonsense.
+    """
+    config = json.loads(path.read_text())
+    base = (config.get("rope_parameters") or {}).get("rope_theta")
+    if base is not None and "rope_theta" not in config:
+        scratch = path.with_suffix(".tmp")
+        scratch.write_text(json.dumps(config | {"rope_theta": base}, indent=2))
+        scratch.replace(path)
 
 
 def target_name() -> str:

@@ -25,6 +25,20 @@ def models():
     return load_module().load_pair(torch.float32)
 
 
+def test_a_target_converted_by_one_version_is_read_by_the_other(tmp_path):
+    """transformers 5 keeps the rotary base where 4 does not look."""
+    path = tmp_path / "config.json"
+    five = {"rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}}
+    path.write_text(json.dumps(five))
+    for _ in range(2):
+        load_module().for_both_versions(path)
+        assert json.loads(path.read_text()) == {**five, "rope_theta": 100000.0}
+    four = {"rope_theta": 100000.0, "rope_scaling": None}
+    path.write_text(json.dumps(four))
+    load_module().for_both_versions(path)
+    assert json.loads(path.read_text()) == four
+
+
 @pytest.mark.parametrize("policy", ["constant(5)", "heuristic(5)", "svip"])
 def test_greedy_output_is_the_targets_in_float32(models, policy):
     import svip_adapters
