@@ -13,9 +13,9 @@ from svip_adapters import eagle as adapter
 from svip_policy import Decision
 
 PROMPT = torch.tensor([[3, 1, 4, 1, 5]])
-SAMPLES = 1500
+SAMPLES = 2200
 SIZE = 1e-4  # of each test: chance to fail where nothing is wrong
-POWER = 0.99  # chance to fail where a third of the mass is spread evenly
+POWER = 0.95  # chance to fail where a third of the mass is spread evenly
 SHAPES = {STATIC: {"vocab": 12}, **{kind: {"vocab": 8, "draft_vocab": 4} for kind in DYNAMIC}}
 
 
@@ -60,7 +60,7 @@ def sampled(model, vocab, seed):
     return counts.flatten()
 
 
-def pooled(probabilities, *counts, least=5.0):
+def pooled(probabilities, *counts, least=10.0):
     """All but the frequent cells in one, so that chi-square holds."""
     frequent = probabilities * SAMPLES >= least
     return [np.append(values[frequent], values[~frequent].sum())
