@@ -15,8 +15,8 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
     """Attach ``policy`` to ``model`` with the adapter made for its framework.
 
     Args:
-        model: the target of Hugging Face transformers' assisted generation, or an EaModel of
-            EAGLE-1, -2 or -3.
+        model: the target of Hugging Face transformers' assisted generation, an EaModel of
+            EAGLE-1, -2 or -3, or GliDe's draft model.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its
             text, such as ``"svip(threshold=0.3)"``; None only records the framework's rounds.
         options: passed on to the adapter's own ``attach``.
@@ -24,16 +24,21 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
     Raises:
         TypeError: no adapter is made for such a model.
     """
-    if hasattr(type(model), "_get_candidate_generator"):
-        from . import hf
+    # GliDe's draft is a transformers model too.
+    if hasattr(type(model), "medusa_forward"):
+        from . import glide_cape
 
-        return hf.attach(model, policy, **options)
+        return glide_cape.attach(model, policy, **options)
     if hasattr(model, "ea_layer"):
         from . import eagle
 
         return eagle.attach(model, policy, **options)
+    if hasattr(type(model), "_get_candidate_generator"):
+        from . import hf
+
+        return hf.attach(model, policy, **options)
     raise TypeError(
         f"no adapter for {type(model).__module__}.{type(model).__qualname__}; "
-        "give a transformers model with generate(), or an EaModel of EAGLE, whose ea_layer has "
-        "topK_genrate and reset_kv"
+        "give a transformers model with generate(), an EaModel of EAGLE, whose ea_layer has "
+        "topK_genrate and reset_kv, or GliDe's draft, which has medusa_forward"
     )

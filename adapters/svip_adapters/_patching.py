@@ -26,7 +26,7 @@ Wrapper = Callable[..., Any]
 """Called as ``wrapper(original, *args, **kwargs)`` with the arguments of the call.
 
 Where a method is patched on an instance, ``original`` is bound and ``args`` has no self;
-on a class or module both are as in the call.
+on a class or module both are as in the call, a class method's class included.
 """
 
 
@@ -40,9 +40,9 @@ class _Site:
         self.saved = vars(owner).get(name, _ABSENT)  # raw: a staticmethod stays one
         raw = inspect.getattr_static(owner, name)
         if isinstance(owner, type | types.ModuleType):
-            static = isinstance(raw, staticmethod)
-            self.dispatcher = self._dispatcher(raw.__func__ if static else raw)
-            installed: Any = staticmethod(self.dispatcher) if static else self.dispatcher
+            kind = type(raw) if isinstance(raw, staticmethod | classmethod) else None
+            self.dispatcher = self._dispatcher(raw if kind is None else raw.__func__)
+            installed: Any = self.dispatcher if kind is None else kind(self.dispatcher)
         elif self.saved is _ABSENT and not isinstance(raw, staticmethod):
             self.dispatcher = self._method_dispatcher(raw)
             installed = types.MethodType(self.dispatcher, owner)

@@ -225,4 +225,24 @@ FINGERPRINTS: dict[str, dict[tuple[str, str], dict[str, str]]] = {
             "bfbecab76abc217e73a211352460591bdf3eb4d88d0ec3c27f79e7468da7b65b": "eagle-llm 1.2.1, SafeAILab/EAGLE 2024-03-09 b09a256 to 2024-05-26 996026e, hemingkx/Spec-Bench 2024-03-13 e4677d9 to 2025-04-22 fd2c1cd",
         },
     },
+    "glide": {
+        ("generation_utils", "greedy_search"): {
+            "0bca27c8caf4a00f6df9dc75cb198b0b893d8065bfa5d6301f8a0d52a0e9b4e3": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+        ("glideModel", "smallLlamaForCausalLM.medusa_forward"): {
+            "cbb03e5eff8effb65a73a4aa3b5e14f68d3c6ab5412db31ba009676d767c0092": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+        ("glideModel", "smallLlamaForCausalLM.medusa_generate"): {
+            "3ecd2b6666052a1a6fd85710b1614fc226e2c2c0a543a9e86d180816228e1692": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+        ("glideModel", "smallLlamaForCausalLM.medusa_generate_stream"): {
+            "ab8b62972151c4de3a18f39b0c62a9cb10cda4df115e364d553eb4461476ce17": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+        ("speculation_utils", "evaluate_posterior_joint_llama"): {
+            "2edff7d33f48e079f5386bc62275fd604357365a9b50f3f4732a6d7cd75ebc3f": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+        ("speculation_utils", "update_inference_inputs_joint_llama"): {
+            "75db32881c7abde94a11816c0c7310b720e5b2ca7bc9a0e8030c97240ec8532b": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
+        },
+    },
 }

@@ -20,6 +20,10 @@ class Base:
     def s(x):
         return ("static", x)
 
+    @classmethod
+    def c(cls, x):
+        return ("class", cls, x)
+
 
 class Sub(Base):
     pass
@@ -53,6 +57,16 @@ def test_a_static_method_stays_one(owner):
     assert owner.s(1) == ("P", ("static", 1))
     patch.remove()
     assert dict(vars(owner)) == before
+
+
+def test_a_class_method_stays_one_and_gets_the_class_it_was_called_on():
+    before = dict(vars(Base))
+    seen = []
+    patch = Patch(Base, "c", lambda original, cls, x: seen.append(cls) or original(cls, x))
+    assert Base.c(1) == ("class", Base, 1) and Sub.c(2) == ("class", Sub, 2)
+    assert Sub().c(3) == ("class", Sub, 3) and seen == [Base, Sub, Sub]
+    patch.remove()
+    assert dict(vars(Base)) == before and Sub.c(1) == ("class", Sub, 1)
 
 
 def test_a_method_of_a_class_gets_self():
