@@ -121,7 +121,7 @@ def answering(model: Any, max_new_tokens: int) -> Answer:
             model.naivegenerate if arm == TARGET_ONLY else model.eagenerate)
         with eagle.attach(model, policy) as handle:
             began = perf_counter()
-            # It counts a token less than it writes; all arms alike.
+            # It ends once it exceeds what it is given; all arms alike.
             out = generate(ids, max_new_tokens=max_new_tokens - 1)
             seconds = perf_counter() - began
         tokens = out[0, ids.shape[1] :].tolist()

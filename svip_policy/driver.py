@@ -99,16 +99,22 @@ class PolicyDriver:
         self._draft_seconds = now - self._since - self._policy_seconds
         self._since = now
 
+    def verifying(self) -> None:
+        """Verification begins now: what went by since :meth:`drafted` is not counted."""
+        self._since = perf_counter()
+
     def verified(
-        self, accepted: int, drafted: int | None = None, nodes: int | None = None
+        self, accepted: int, drafted: int | None = None, nodes: int | None = None,
+        levels: int | None = None,
     ) -> None:
         """Report the outcome of verification.
 
         Args:
             accepted: how many drafted tokens were accepted, of a tree along its best path.
             drafted: how many were submitted, if not as many as were observed (a framework
-                that re-tokenizes the draft submits another number); of a tree, its levels.
+                that re-tokenizes the draft submits another number); of a tree, the longest path.
             nodes: how many tokens of a tree were submitted; ``drafted`` for a chain.
+            levels: how many levels of a tree were drafted; ``drafted`` for a chain.
         """
         observed = 0 if self._last is None else self._last.position
         drafted = observed if drafted is None else drafted
@@ -121,7 +127,8 @@ class PolicyDriver:
         self.rounds.append(Round(drafted, accepted, draft_seconds=self._draft_seconds,
                                  verify_seconds=began - self._since,
                                  policy_seconds=self._policy_seconds,
-                                 nodes=drafted if nodes is None else nodes))
+                                 nodes=drafted if nodes is None else nodes,
+                                 levels=drafted if levels is None else levels))
 
     def abandon(self) -> None:
         """Drafting failed, or what it drafted is not verified: let go of the round's logits."""

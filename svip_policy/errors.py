@@ -35,3 +35,7 @@ class PatchedOverWarning(RuntimeWarning):
 
 class UnknownUpstreamWarning(RuntimeWarning):
     """As UnknownUpstreamError, where the caller chose to go on."""
+
+
+class UpstreamDefectWarning(RuntimeWarning):
+    """The installed framework has a fault of its own that a policy makes matter more."""

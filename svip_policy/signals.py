@@ -70,24 +70,33 @@ def weighted_entropy(logits: Any, paths: Any) -> float:
         return float(xp.sum(weights * counted) / xp.sum(weights))
 
 
+def without_nan(paths: Any) -> Any:
+    """``paths`` with -inf for NaN, which then counts as no probability."""
+    xp = array_namespace(paths)
+    return xp.where(xp.isnan(paths), -xp.inf, paths)
+
+
 def usable_paths(logits: Any, paths: Any) -> Any:
-    """``paths`` with -inf where the row of ``logits`` is degenerate or the path is NaN."""
+    """``paths`` with -inf where the row of ``logits`` is degenerate."""
     xp = array_namespace(logits)
-    usable = xp.isfinite(xp.max(logits, axis=-1)) & ~xp.isnan(paths)
-    return xp.where(usable, paths, -xp.inf)
+    return xp.where(_usable(xp, logits), paths, -xp.inf)
+
+
+def _usable(xp: Any, logits: Any) -> Any:
+    """Which rows are a distribution."""
+    # max() lets NaN through, meets every +inf, and is -inf only where all are.
+    return xp.isfinite(xp.max(logits, axis=-1))
 
 
 def log_largest(paths: Any) -> float:
-    """The largest of (width,) log probabilities that is not NaN, else NaN."""
-    xp = array_namespace(paths)
-    value = float(xp.max(xp.where(xp.isnan(paths), -xp.inf, paths)))
+    """The largest of (width,) log probabilities; NaN if all are -inf."""
+    value = float(array_namespace(paths).max(paths))
     return value if math.isfinite(value) else math.nan
 
 
 def log_total(paths: Any) -> float:
-    """Log of the sum of the probabilities of (width,) paths that are not NaN, else NaN."""
+    """Log of the sum of the probabilities of (width,) paths; NaN if all are -inf."""
     xp = array_namespace(paths)
-    paths = xp.where(xp.isnan(paths), -xp.inf, paths)
     peak = xp.max(paths)
     with _quiet(paths):
         return float(peak + xp.log(xp.sum(xp.exp(paths - peak))))
@@ -143,11 +152,10 @@ def _at(values: Any, token: Any) -> Any:
 
 def is_degenerate(logits: Any) -> bool:
     """True for (vocab,) logits with NaN or +inf, or -inf throughout; one reduction."""
-    # max() lets NaN through, meets every +inf, and is -inf only where all are.
     return not math.isfinite(float(array_namespace(logits).max(logits)))
 
 
 def is_degenerate_throughout(logits: Any) -> bool:
     """True if each row of (width, vocab) logits is degenerate."""
     xp = array_namespace(logits)
-    return not bool(xp.any(xp.isfinite(xp.max(logits, axis=-1))))
+    return not bool(xp.any(_usable(xp, logits)))

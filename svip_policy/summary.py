@@ -2,9 +2,10 @@
 
 Conventions: the acceptance rate is pooled, accepted / drafted over all rounds; the
 accepted length is given with and without the target's own token of each round. Of a draft
-tree, ``drafted`` counts levels, ``accepted`` the tokens of the path that was accepted, and
-``nodes`` the tokens that the target verified, without the root; of a chain, ``nodes`` is
-``drafted``.
+tree, ``drafted`` is the longest path that was verified, ``accepted`` the tokens of the path
+that was accepted, ``levels`` counts the levels drafted, also those of which no node was
+verified, and ``nodes`` the tokens that the target verified, without the root. Of a chain,
+``levels`` and ``nodes`` are ``drafted``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Round(NamedTuple):
     verify_seconds: float = 0.0
     policy_seconds: float = 0.0
     nodes: int = 0
+    levels: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Summary:
     verify_seconds: float
     policy_seconds: float
     nodes: int = 0
+    levels: int = 0
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Summary:
@@ -66,6 +69,11 @@ class Summary:
         return self.nodes / self.rounds if self.rounds else 0.0
 
     @property
+    def levels_per_round(self) -> float:
+        """Mean levels drafted a round."""
+        return self.levels / self.rounds if self.rounds else 0.0
+
+    @property
     def tokens_per_round(self) -> float:
         """Mean tokens a round, the target's own included: accepted_length + 1."""
         return self.accepted_length + 1.0 if self.rounds else 0.0
@@ -90,7 +98,7 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """All totals and derived figures, for JSON."""
         derived = ("acceptance_rate", "drafted_length", "accepted_length", "nodes_per_round",
-                   "tokens_per_round", "seconds", "speedup_ceiling")
+                   "levels_per_round", "tokens_per_round", "seconds", "speedup_ceiling")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
@@ -103,8 +111,9 @@ class Summary:
             f"{self.policy_seconds:.3f} s policy",
         ]
         if self.nodes > self.drafted:
-            lines.insert(1, f"trees: drafted are levels; {self.nodes_per_round:.1f} nodes "
-                            "verified a round")
+            lines.insert(1, f"trees: {self.levels_per_round:.2f} levels drafted and "
+                            f"{self.nodes_per_round:.1f} nodes verified a round; drafted is "
+                            "the longest path among them")
         if self.rounds and self.seconds and self.speedup_ceiling < 1.0:
             lines.append(
                 f"drafting costs more than it saves: at most {self.speedup_ceiling:.2f} times "

@@ -31,8 +31,8 @@ class TreeStep(DraftStep):
         token: None; a level has many.
         paths: called when first wanted, gives the log probability under the draft of the path
             from the root to each of these nodes, (width,), in nats; 0 for the root.
-        frontier: called when first wanted, gives those of the nodes of this level that the
-            next one would extend, (kept,).
+        frontier: called when first wanted, gives those of the most probable nodes of this level,
+            which the next one would extend, (kept,).
         reduce: ``"best"`` takes the row of the most probable path, ``"weighted"`` the mean
             over rows by path probability. A degenerate row counts in neither.
     """
@@ -51,8 +51,8 @@ class TreeStep(DraftStep):
 
     @cached_property
     def path_log_probabilities(self) -> Any:
-        """What ``paths`` gives, in float32 or better, (width,)."""
-        paths = signals.upcast(self.paths())
+        """What ``paths`` gives, in float32 or better, (width,); -inf for NaN."""
+        paths = signals.without_nan(signals.upcast(self.paths()))
         if tuple(paths.shape) != (self.logits.shape[0],):
             raise ValueError(f"paths have shape {tuple(paths.shape)} where the logits have "
                              f"{self.logits.shape[0]} rows; give one log probability a row")
@@ -63,7 +63,7 @@ class TreeStep(DraftStep):
         """Entropy of the draft distribution in nats, reduced over rows; NaN if none is usable."""
         if self.reduce == "weighted":
             return signals.weighted_entropy(self.logits, self.path_log_probabilities)
-        if self.logits.shape[0] == 1:
+        if self.previous is None and self.logits.shape[0] == 1:  # the root
             return signals.entropy_value(self.logits[0])
         paths = self.path_log_probabilities
         value = signals.entropy_value(self._best_row(paths))
@@ -81,12 +81,21 @@ class TreeStep(DraftStep):
         the best path before it. ``"weighted"``: the same of the sum over all paths of the
         frontier, which is the draft's own estimate that one of them is right.
         """
-        total = signals.log_total if self.reduce == "weighted" else signals.log_largest
-        return total(signals.upcast(self.frontier())) - total(self.path_log_probabilities)
+        before = self.previous.total if isinstance(self.previous, TreeStep) else 0.0
+        return self.total - before
+
+    @cached_property
+    def total(self) -> float:
+        """Log probability of the best path so far, or of all those of the frontier, in nats."""
+        reduce = signals.log_total if self.reduce == "weighted" else signals.log_largest
+        return reduce(signals.without_nan(signals.upcast(self.frontier())))
 
     @cached_property
     def degenerate(self) -> bool:
-        """Whether every row holds NaN or +inf, or is -inf throughout."""
+        """Whether the logits of every row hold NaN or +inf, or are -inf throughout."""
+        # What is known already costs no second synchronisation.
+        if "entropy" in self.__dict__:
+            return math.isnan(self.entropy)
         # The first row is the best path of most trees; the others cost a longer look.
         return signals.is_degenerate(self.logits[0]) and signals.is_degenerate_throughout(
             self.logits)
@@ -94,4 +103,5 @@ class TreeStep(DraftStep):
     def _best_row(self, paths: Any) -> Any:
         xp = array_namespace(paths)
         # Taken by an array: no wait for an accelerator to tell the index.
-        return xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]
+        row = xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]
+        return row + 0.0 * xp.max(paths)  # NaN where no path is left, that is -inf

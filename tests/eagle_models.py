@@ -19,8 +19,8 @@ from pathlib import Path
 
 STATIC = "eagle-llm"
 EAGLE2, EAGLE3 = "SafeAILab EAGLE-2", "SafeAILab EAGLE-3"
-SPEC_BENCH2 = "Spec-Bench EAGLE-2"
-DYNAMIC = (EAGLE2, EAGLE3, SPEC_BENCH2)
+SPEC_BENCH2, SPEC_BENCH3 = "Spec-Bench EAGLE-2", "Spec-Bench EAGLE-3"
+DYNAMIC = (EAGLE2, EAGLE3, SPEC_BENCH2, SPEC_BENCH3)
 KINDS = (STATIC, *DYNAMIC)
 
 
@@ -38,8 +38,8 @@ def _folder(kind):
         except metadata.PackageNotFoundError:
             place = Path("nowhere")
         return place, "pip install --no-deps eagle-llm==1.2.1"
-    if kind == SPEC_BENCH2:
-        return (_checkout("SVIP_SPEC_BENCH", "Spec-Bench") / "model" / "eagle2",
+    if kind in (SPEC_BENCH2, SPEC_BENCH3):
+        return (_checkout("SVIP_SPEC_BENCH", "Spec-Bench") / "model" / f"eagle{kind[-1]}",
                 "set SVIP_SPEC_BENCH to a checkout of hemingkx/Spec-Bench")
     return (_checkout("SVIP_EAGLE", "EAGLE") / "eagle" / "model",
             "set SVIP_EAGLE to a checkout of SafeAILab/EAGLE")
@@ -96,7 +96,8 @@ def save_models(kind, folder, *, seed, hidden, vocab, draft_vocab):
     from safetensors.torch import save_file
     from tiny_models import tiny
 
-    target = tiny(seed=seed, hidden=hidden, layers=8 if kind == EAGLE3 else 2, vocab=vocab)
+    eagle3 = kind in (EAGLE3, SPEC_BENCH3)
+    target = tiny(seed=seed, hidden=hidden, layers=8 if eagle3 else 2, vocab=vocab)
     soften(target, 0.2)
     base, head = folder / "base", folder / "head"
     target.save_pretrained(base)
@@ -105,7 +106,7 @@ def save_models(kind, folder, *, seed, hidden, vocab, draft_vocab):
     save_tokenizer(base, vocab)
     head.mkdir()
     config = {**target.config.to_dict(), "num_hidden_layers": 1, "bias": True}
-    if kind == EAGLE3:
+    if eagle3:
         config["draft_vocab_size"] = draft_vocab
     (head / "config.json").write_text(json.dumps(config))
     _, cnets = modules(kind)
@@ -119,7 +120,7 @@ def save_models(kind, folder, *, seed, hidden, vocab, draft_vocab):
                 parameter.normal_(0, 0.3)
         soften(made, 0.2)
         # Nearly the token's own embedding, as is the feature of a target with soft layers.
-        if kind != EAGLE3:
+        if not eagle3:
             made.fc.weight.mul_(0.3)
             made.fc.weight[:, :hidden] += torch.eye(hidden)
     state = {k: v.clone() for k, v in made.state_dict().items()}
@@ -127,7 +128,7 @@ def save_models(kind, folder, *, seed, hidden, vocab, draft_vocab):
         state["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().clone()
         torch.save(state, head / "pytorch_model.bin")
     else:
-        if kind == EAGLE3:  # every other token of the vocabulary
+        if eagle3:  # every other token of the vocabulary
             state["d2t"] = torch.arange(draft_vocab)
             state["t2d"] = torch.arange(vocab) % 2 == 0
         save_file(state, head / "model.safetensors")
@@ -155,7 +156,7 @@ def load(kind, folder, **options):
     if kind == STATIC:
         return ea_model.EaModel.from_pretrained(
             base_model_path=str(place / "base"), ea_model_path=str(place / "head")).eval()
-    own = {"use_eagle3": kind == EAGLE3} if kind != SPEC_BENCH2 else {}
+    own = {"use_eagle3": kind != EAGLE2} if kind != SPEC_BENCH2 else {}
     return ea_model.EaModel.from_pretrained(
         base_model_path=str(place / "base"), ea_model_path=str(place / "head"), **own,
         **options).eval()

@@ -99,10 +99,14 @@ def add_checkout(pins: dict[str, Any], distribution: str, checkout: Path, folder
     log = git(checkout, "log", "--format=%h %cs", commits, "--", *files) or ""
     # The last commit too, which may have touched none of them: it is the one people have.
     log += git(checkout, "log", "-1", "--format=%h %cs", commits.split("..")[-1]) or ""
+    noted = 0
     for commit, date in map(str.split, log.splitlines()):
         for function, sha in found_in(entry, lambda f, c=commit: git(  # type: ignore[misc]
                 checkout, "show", f"{c}:{folder}{f}")):
             note(function, sha, f"{name} {date} {commit}")
+            noted += 1
+    if not noted:
+        raise SystemExit(f"no commit of {commits} in {checkout} has {' or '.join(files)}")
 
 
 def git(checkout: Path, *arguments: str) -> str | None:
@@ -128,7 +132,10 @@ def unknown(pins: dict[str, Any], distribution: str, folder: Path) -> list[str]:
 
 
 def spans(labels: list[str]) -> str:
-    """``4.53.0 to 5.1.0`` for a sorted list of versions of one source; each source by itself."""
+    """``4.53.0 to 5.1.0`` for a sorted list of versions of one source; each source by itself.
+
+    The span is that of the first and the last; between commits of them others may lie.
+    """
     by_source: dict[str, list[str]] = {}
     for label in labels:
         dated = re.search(r"\d{4}-\d\d-\d\d", label)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from svip_policy import PolicyDriver
+from svip_policy.errors import UnsupportedError
 from svip_policy.tree import Reduce
 
 from ._splice import expression, insert_after, loop_over, splice
@@ -67,8 +69,9 @@ class DynamicTree(Levels):
 
     def spliced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``topK_genrate`` with the policy in its loop."""
-        return splice(function, self._edit, {"__svip_levels__": self._levels,
-                                             "__svip_selectable__": selectable})
+        return splice(function, self._edit, {
+            "__svip_levels__": self._levels, "__svip_ranked__": ranked,
+            "__svip_selectable__": selectable})
 
     @staticmethod
     def configured(layer: Any) -> int:
@@ -79,8 +82,11 @@ class DynamicTree(Levels):
     def _edit(definition: ast.FunctionDef) -> None:
         loop = loop_over(definition, "range(depth)")
         loop.iter = expression("__svip_levels__(lambda: (last_headout, scores))")
-        insert_after(definition, "scores_list = torch.cat(scores_list, dim=0).view(-1)",
-                     "scores_list, total_tokens = __svip_selectable__(scores_list, total_tokens)")
+        insert_after(definition, loop.body, "cu_scores = topk_p + scores[:, None]",
+                     "cu_scores = __svip_ranked__(cu_scores)")
+        insert_after(definition, definition.body,
+                     "scores_list = torch.cat(scores_list, dim=0).view(-1)",
+                     "total_tokens = __svip_selectable__(scores_list, total_tokens)")
 
     def _levels(self, get: Callable[[], tuple[Tensor, Tensor]]) -> Iterator[int]:
         paths: Tensor | None = None
@@ -92,20 +98,21 @@ class DynamicTree(Levels):
             paths = scores
             yield self.count - 1
 
-    def submitted(self, drafted: Any) -> int:
-        """Nodes that go to verification, of what ``topK_genrate`` returned."""
-        return int(drafted[0].shape[1]) - 1
+    def submitted(self, drafted: Any) -> tuple[int, int]:
+        """Of what ``topK_genrate`` returned: the longest path, and the nodes to be verified."""
+        return int(drafted[1].shape[1]) - 1, int(drafted[0].shape[1]) - 1
 
 
-def selectable(scores: Tensor, wanted: int) -> tuple[Tensor, int]:
-    """Scores to select nodes by, and how many: no more than there are, NaN not among them."""
-    bad = scores.isnan()
-    usable = scores.shape[0] - int(bad.sum())
-    if not usable:  # not one is: upstream's own choice is as good as any
-        return scores, min(wanted, scores.shape[0])
-    if usable < scores.shape[0]:
-        scores = scores.masked_fill(bad, -torch.inf)
-    return scores, min(wanted, usable)
+def ranked(scores: Tensor) -> Tensor:
+    """Scores of new nodes with NaN last: upstream's topk would put it first."""
+    return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def selectable(scores: Tensor, wanted: int) -> int:
+    """How many nodes to select: no more than there are, of those that have any probability."""
+    usable = int((scores > -torch.inf).sum())
+    # Where not one has, upstream's own choice is as good as any.
+    return min(wanted, usable or scores.shape[0])
 
 
 class StaticTree(Levels):
@@ -133,7 +140,7 @@ class StaticTree(Levels):
 
     def _levels(self, get: Callable[[], tuple[Tensor, list[Tensor]]]) -> Iterator[int]:
         layer: Any = self._layer()
-        width = sys.modules[type(layer).__module__].top_k
+        width = inspect.unwrap(type(layer).topK_genrate).__globals__["top_k"]
         paths: Callable[[], Tensor] | None = None
         before: Tensor | None = None
         while True:
@@ -149,8 +156,12 @@ class StaticTree(Levels):
             before = logits
             yield self.count - 1
 
-    def submitted(self, drafted: Any) -> int:
-        """Cut the shared buffers to the levels drafted; the number of nodes they verify."""
+    def submitted(self, drafted: Any) -> tuple[int, int]:
+        """Cut the shared buffers to the levels drafted; the longest path and the nodes of it.
+
+        Raises:
+            UnsupportedError: the loop that runs does not share them.
+        """
         return self._cuts.cut(self._model(), self.count)
 
     def restore(self) -> None:
@@ -175,8 +186,8 @@ def _chosen(logits: Tensor, paths: Callable[[], Tensor], tokens: Tensor, kept: T
 
 
 def _best(logits: Tensor, paths: Callable[[], Tensor], count: int) -> Tensor:
-    """Those of the ``count`` most probable extensions; NaN is none."""
-    scores = _log_probabilities(logits, paths).view(-1).nan_to_num(-torch.inf)
+    """Those of the ``count`` most probable extensions, whichever the tree will take."""
+    scores = ranked(_log_probabilities(logits, paths).view(-1))
     return scores.topk(min(count, scores.shape[0])).values
 
 
@@ -193,19 +204,29 @@ class Cuts:
     _depth: int = 0
     _sets: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def cut(self, model: Any, levels: int) -> int:
+    def cut(self, model: Any, levels: int) -> tuple[int, int]:
         """Cut ``model.tree_buffers`` in place to the nodes of so many levels."""
-        if self._shared is not model.tree_buffers:  # another tree, or the first generation
-            self._shared = model.tree_buffers
+        buffers = getattr(model, "tree_buffers", None)
+        if buffers is None:
+            raise UnsupportedError(
+                "this generation keeps no tree_buffers on its EaModel, so a stop cannot cut the "
+                "tree that it verifies; use eagenerate or ea_generate, or set "
+                "model.tree_buffers and model.tree_choices before drafting"
+            )
+        if self._shared is not buffers:  # another tree, or the first generation
+            self._shared = buffers
             self._depth = max(len(choice) for choice in model.tree_choices)
-            self._sets = {self._depth: dict(model.tree_buffers)}
+            self._sets = {self._depth: dict(buffers)}
+            if buffers["tree_indices"].shape[0] != len(model.tree_choices) + 1:
+                # A copy that was made of an attached model, while its tree was cut.
+                self._sets = {self._depth: self._made(model, self._depth)}
         levels = min(levels, self._depth)
         if levels not in self._sets:
             self._sets[levels] = self._made(model, levels)
         buffers = self._sets[levels]
         self._shared.update(buffers)
         self.mask = buffers["tree_attn_mask"]
-        return int(buffers["tree_indices"].shape[0]) - 1
+        return levels, int(buffers["tree_indices"].shape[0]) - 1
 
     def _made(self, model: Any, levels: int) -> dict[str, Any]:
         whole = self._sets[self._depth]
@@ -229,4 +250,4 @@ class Cuts:
 
 def owner(model: Any) -> type:
     """The class that EAGLE itself defines, of which ``model`` may be a subclass."""
-    return next((c for c in type(model).__mro__ if "eagenerate" in vars(c)), type(model))
+    return next((c for c in reversed(type(model).__mro__) if "eagenerate" in vars(c)), type(model))

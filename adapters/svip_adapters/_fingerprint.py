@@ -87,9 +87,9 @@ _OR_WARN = (", or, if you have checked that the function still does the same, at
 
 
 @functools.cache
-def _installed(module: str, qualname: str) -> tuple[str, str]:
+def installed(module: str, qualname: str) -> tuple[str, str]:
     """File of an importable module, and the fingerprint of its function or ABSENT."""
-    file = importlib.import_module(module).__file__
+    file = getattr(importlib.import_module(module), "__file__", None)
     if file is None:
         return "no file", ABSENT
     try:
@@ -130,7 +130,7 @@ def check(
 
 def _complaint(module: str, qualname: str, known: dict[str, str]) -> str:
     """Why the installed function is not to be relied on; empty if it is."""
-    file, found = _installed(module, qualname)
+    file, found = installed(module, qualname)
     if found in known:
         return ""
     versions = ", ".join(f"{sha[:12]} ({spans})" for sha, spans in known.items())

@@ -41,7 +41,7 @@ def splice(
     name = f"<{file}: {inner.__qualname__} with a policy>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     found: dict[str, Any] = {}
-    exec(compile(source, name, "exec"), inner.__globals__, found)
+    exec(compile(source, name, "exec", dont_inherit=True), inner.__globals__, found)
     return found["make"](**names)  # type: ignore[no-any-return]
 
 
@@ -56,15 +56,16 @@ def loop_over(definition: ast.FunctionDef, iterable: str) -> ast.For:
     return _only(loops, f"loops over {iterable}", definition)
 
 
-def insert_after(definition: ast.FunctionDef, statement: str, new: str) -> None:
-    """Put ``new`` behind the one top-level statement that reads ``statement``.
+def insert_after(definition: ast.FunctionDef, body: list[ast.stmt], statement: str, new: str) \
+        -> None:
+    """Put ``new`` behind the one statement of ``body`` that reads ``statement``.
 
     Raises:
         UnknownUpstreamError: there is none, or several.
     """
-    place = _only([i for i, node in enumerate(definition.body) if ast.unparse(node) == statement],
+    place = _only([i for i, node in enumerate(body) if ast.unparse(node) == statement],
                   f"statements {statement!r}", definition)
-    definition.body[place + 1 : place + 1] = ast.parse(new).body
+    body[place + 1 : place + 1] = ast.parse(new).body
 
 
 def expression(text: str) -> ast.expr:

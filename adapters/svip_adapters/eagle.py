@@ -9,12 +9,16 @@ A step is a level of the draft tree (:class:`svip_policy.TreeStep`); signals are
 own vocabulary, which in EAGLE-3 is a part of the target's. Verification is EAGLE's own.
 
 - EAGLE-2 and EAGLE-3 (tree built anew each round): after a stop the best of the nodes drafted so
-  far are verified, at most ``total_token`` - 1 as ever. Where a small draft, or ``top_k``, leaves
-  fewer, all are. Where NaN appears in a branch, its nodes are left out.
-- EAGLE-1 (static tree): a stop cuts the tree below the last level drafted.
+  far are verified, at most ``total_token`` - 1 as ever. Where a short draft, or ``top_k``, leaves
+  fewer, all are. Nodes that the draft gives no probability at all, or NaN, are left out.
+- EAGLE-1 (static tree): a stop cuts the tree below the last level drafted. The policy is asked
+  before a level's tokens are drawn; its log probability is that of the best extensions. Attach,
+  detach and copy between generations: the cut tree is the one that the generation verifies.
 
-EAGLE always drafts one level: a policy that wants to skip a round gets just that. The tree
-drafted after the last verification of a generation is not verified, and not counted.
+A round's ``drafted`` is the longest path that was verified, its ``levels`` what was drafted: of
+the levels of EAGLE-2 the deepest often leave no node among the best. EAGLE always drafts one level:
+a policy that wants to skip a round gets just that. The tree drafted after the last verification of
+a generation is not verified, and not counted.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import functools
 import inspect
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -36,6 +41,7 @@ from svip_policy.errors import (
     ParameterError,
     UnknownUpstreamError,
     UnsupportedError,
+    UpstreamDefectWarning,
 )
 
 from . import _fingerprint
@@ -62,8 +68,8 @@ def attach(
         ea_model: an ``EaModel``.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its text.
             None leaves EAGLE's fixed depth in force and only records the rounds.
-        max_depth: the most levels, at least 1. By default those the model is configured for,
-            which is its ``depth`` + 1; EAGLE-2 and EAGLE-3 may go deeper.
+        max_depth: the most levels that a policy may draft, at least 1. By default those the
+            model is configured for, which is its ``depth`` + 1; EAGLE-2 and EAGLE-3 may go deeper.
         reduce: how signals of a level are reduced over its rows, ``"best"`` or ``"weighted"``.
         on_unknown: ``"warn"`` goes on where a function that is only wrapped is not of a version
             this adapter was tested with; the drafting function must be known.
@@ -146,17 +152,17 @@ def _attach(
             f"max_depth is {max_depth}; the static tree of EAGLE-1 has {tree.configured(layer)} "
             "levels. Give no more, or use EAGLE-2 or EAGLE-3"
         )
-    patches = ExitStack()
     model = weakref.ref(ea_model)  # a forgotten handle must not keep the model alive
 
     def detach() -> None:
         if model() is not None:
             _HANDLES.pop(model(), None)
-        tree.restore()
+        rounds.end()
         patches.close()
 
     handle = Handle(policy, detach)
-    rounds = _Rounds(handle, tree, max_depth, tree.spliced(type(layer).topK_genrate))
+    rounds = _Rounds(handle, tree, max_depth, tree.spliced(type(layer).topK_genrate),
+                     _samples_wrongly(ea_model))
     with ExitStack() as undo:
         for owner, name, wrapper in ((layer, "topK_genrate", rounds.draft),
                                      (layer, "reset_kv", rounds.reset),
@@ -171,9 +177,8 @@ def _check_source(ea_model: Any, layer: Any, distribution: str, on_unknown: OnUn
     """The functions relied on are known, and those that run are the ones in their files."""
     from ._eagle_trees import owner
 
-    modules = {"cnets": type(layer).__module__, "ea_model": owner(ea_model).__module__}
-    package = modules["ea_model"].rpartition(".")[0]
-    modules["utils"] = f"{package}.utils" if package else "utils"
+    modules = {"cnets": type(layer).__module__, "ea_model": owner(ea_model).__module__,
+               "utils": _utils(ea_model)}
     _fingerprint.check(distribution, on_unknown, modules, spliced={"Model.topK_genrate"})
     file = inspect.unwrap(type(layer).topK_genrate).__code__.co_filename
     expected = sys.modules[modules["cnets"]].__file__
@@ -185,43 +190,81 @@ def _check_source(ea_model: Any, layer: Any, distribution: str, on_unknown: OnUn
         )
 
 
+def _utils(ea_model: Any) -> str:
+    from ._eagle_trees import owner
+
+    package = owner(ea_model).__module__.rpartition(".")[0]
+    return f"{package}.utils" if package else "utils"
+
+
+# evaluate_posterior of these versions draws the token after a path that was accepted to its end
+# without temperature, top_p and top_k; that of the third one draws it wrongly altogether.
+_WRONG_SAMPLING = (
+    "12777e79fc6a0124dcf9361fa64365e48fcc999df780dd52a23d294d5011c319",
+    "5ec25449fb33ac6c4d1b125cf82af8bb1c1848e87319b3fc44582f538325d268",
+    "2cd24a70418ff22ef4de73e51da2543a62d174bf05757d37c6225ca0a983cc90",
+)
+
+
+def _samples_wrongly(ea_model: Any) -> bool:
+    return _fingerprint.installed(_utils(ea_model), "evaluate_posterior")[1] in _WRONG_SAMPLING
+
+
 class _Rounds:
     """What is wrapped around EAGLE's functions: rounds, generations, refusals."""
 
     def __init__(self, handle: Handle, tree: DynamicTree | StaticTree, max_depth: int | None,
-                 spliced: Callable[..., Any]) -> None:
+                 spliced: Callable[..., Any], warn_of_sampling: bool) -> None:
         self._handle, self._tree, self._spliced = handle, tree, spliced
-        self._max_depth = max_depth
-        self._nodes = 0
+        self._max_depth, self._warn_of_sampling = max_depth, warn_of_sampling
+        self._submitted = 0, 0
 
-    def reset(self, original: Callable[..., Any]) -> Any:
-        """Around ``reset_kv``, with which every generation begins."""
+    def end(self) -> None:
+        """A generation is over: what it drafted last is not verified."""
         if self._tree.driver is not None:
             self._tree.driver.abandon()
             self._tree.driver = None
         self._tree.restore()
+
+    def reset(self, original: Callable[..., Any]) -> Any:
+        """Around ``reset_kv``, with which every generation begins."""
+        self.end()
         return original()
 
-    def draft(self, original: Callable[..., Any], hidden_states: Any, input_ids: Any, *args: Any,
-              **kwargs: Any) -> Any:
+    def draft(self, original: Callable[..., Any], hidden_states: Any, input_ids: Any, head: Any,
+              logits_processor: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``topK_genrate``: reports what was accepted, then drafts the next tree."""
         tree, layer = self._tree, original.__self__  # type: ignore[attr-defined]
         if tree.driver is None:
             tree.driver = self._handle.new_generation()
         else:
             # Of the verified tree EAGLE hands on the features of the root and the accepted path.
-            tree.driver.verified(hidden_states.shape[1] - 1, tree.count, self._nodes)
+            tree.driver.verified(hidden_states.shape[1] - 1, self._submitted[0],
+                                 nodes=self._submitted[1], levels=tree.count)
         watched = isinstance(tree.driver.policy, Watched)
+        if not watched:
+            self._check_sampling(logits_processor)
         tree.limit = tree.configured(layer)
         if not watched and self._max_depth is not None:
             tree.limit = self._max_depth
         tree.count = tree.limit if watched else 0
         tree.begun = tree.driver.begin(RoundStart(tree.limit, input_ids.shape[1]))
         call = original if watched else functools.partial(self._spliced, layer)
-        drafted = call(hidden_states, input_ids, *args, **kwargs)
-        self._nodes = tree.submitted(drafted)
+        drafted = call(hidden_states, input_ids, head, logits_processor, *args, **kwargs)
+        self._submitted = tree.submitted(drafted)
         tree.driver.drafted()
         return drafted
+
+    def _check_sampling(self, logits_processor: Any) -> None:
+        if self._warn_of_sampling and logits_processor:  # at temperature 1 it is empty
+            self._warn_of_sampling = False
+            warnings.warn(
+                "this version of EAGLE draws the token after a path that was accepted to its end "
+                "without the temperature, top_p and top_k asked for. Shorter trees end there "
+                "more often, so a policy changes the distribution of what is written. Sample at "
+                "temperature 1, decode greedily, or use SafeAILab/EAGLE from May 2025 on",
+                UpstreamDefectWarning, stacklevel=2,
+            )
 
     def forward(self, original: Callable[..., Any], input_ids: Any = None, *args: Any,
                 **kwargs: Any) -> Any:
@@ -231,6 +274,7 @@ class _Rounds:
                 f"input_ids have batch size {input_ids.shape[0]}; EAGLE generates one sequence "
                 "at a time: give shape (1, length)"
             )
-        if kwargs.get("init") is False:  # EAGLE-1 verifies
+        if self._tree.driver is not None:  # a drafted tree is verified, perhaps after a pause
+            self._tree.driver.verifying()
             self._tree.show_mask()
         return original(input_ids, *args, **kwargs)

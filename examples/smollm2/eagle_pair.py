@@ -41,7 +41,8 @@ def checkout() -> Path:
 def base_folder() -> Path:
     """The target as EAGLE wants it: a folder with an index of its tensors.
 
-    The weights are links to those of the converted target.
+    Its weights are links to those of the converted target. Written to a temporary sibling and
+    renamed, so that nothing looks complete that is not.
     """
     folder = pair.cache_folder() / "SmolLM2-135M-Instruct-for-EAGLE"
     if (folder / "config.json").exists():
@@ -50,21 +51,32 @@ def base_folder() -> Path:
     if not source.is_dir():
         from huggingface_hub import snapshot_download
 
-        source = Path(snapshot_download(pair.HUB_ID))
-    scratch = Path(tempfile.mkdtemp(dir=pair.cache_folder()))
+        source = Path(snapshot_download(pair.HUB_ID, allow_patterns=["*.json", "*.safetensors",
+                                                                     "*.jinja"]))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        fill(scratch, source)
+        if not folder.exists():  # or another process was faster
+            scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def fill(folder: Path, source: Path) -> None:
+    """Links and configurations in ``folder`` for the model in ``source``."""
     for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
         if (source / name).exists():
-            link_or_copy((source / name).resolve(), scratch / name)
-    config = json.loads((source / "config.json").read_text())  # the base is in it either way
+            link_or_copy((source / name).resolve(), folder / name)
+    config = json.loads((source / "config.json").read_text())  # the rotary base is in it
     config.pop("rope_parameters", None)
-    (scratch / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
+    (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
     tokenizer = json.loads((source / "tokenizer_config.json").read_text())
-    (scratch / "tokenizer_config.json").write_text(json.dumps(
+    (folder / "tokenizer_config.json").write_text(json.dumps(
         tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}))
-    (scratch / "model.safetensors.index.json").write_text(json.dumps(
+    (folder / "model.safetensors.index.json").write_text(json.dumps(
         {"weight_map": {"model.embed_tokens.weight": "model.safetensors"}}))
-    shutil.rmtree(folder, ignore_errors=True)
-    return scratch.rename(folder)
 
 
 def link_or_copy(source: Path, place: Path) -> None:
@@ -87,10 +99,14 @@ def load_eagle(dtype: torch.dtype = torch.bfloat16, head: Path = HEAD) -> Any:
         UnsupportedError: the installed transformers is none that EAGLE runs with.
     """
     eagle.check_versions()
-    sys.path.insert(0, str(checkout()))
-    from eagle.model.ea_model import EaModel  # type: ignore[import-not-found]
+    place = checkout()
+    sys.path.insert(0, str(place))
+    from eagle.model import ea_model  # type: ignore[import-not-found]
 
-    model = EaModel.from_pretrained(
+    if place.resolve() not in Path(ea_model.__file__).resolve().parents:
+        raise ImportError(f"eagle was imported from {ea_model.__file__}, not from {place}: EAGLE "
+                          "of PyPI has the same name; use an environment without it")
+    model = ea_model.EaModel.from_pretrained(
         use_eagle3=False, base_model_path=str(base_folder()), ea_model_path=str(head),
         torch_dtype=dtype)
     return model.eval()  # in training mode the head drops its cache

@@ -103,8 +103,8 @@ def predict(head: EagleHead, embedding: Tensor, chats: list[Any], features: Tens
 def answers(states: Tensor, chats: list[Any], shift: int) -> Tensor:
     """Those rows of ``states`` that a tree of drafts starts from or extends to.
 
-    Row i of the head predicts the feature at position i + 1; the feature at a position
-    from the last of the prompt on tells a token of the answer.
+    Row i of the head predicts the feature at position i + 1. Used are the features at the
+    tokens of the answer, each of which tells the token after it.
     """
     return torch.cat([s[c.start - shift : len(c.ids) - shift] for s, c in
                       zip(states, chats, strict=True)])

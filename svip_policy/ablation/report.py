@@ -83,7 +83,8 @@ def trees_table(runs: Sequence[Run], base: str) -> str:
     rows = []
     for arm in unique(r.arm for r in runs):
         overall, found = speedup(runs, arm), summary(runs, arm)
-        nodes = sum(r.nodes for r in runs if r.arm == arm)
+        nodes, levels = (sum(getattr(r, name) for r in runs if r.arm == arm)
+                         for name in ("nodes", "levels"))
         interval = "" if arm == TARGET_ONLY else (
             f"{overall.paired:.2f} ({overall.low:.2f} to {overall.high:.2f})")
         against = speedup(runs, arm, base=base)
@@ -91,7 +92,7 @@ def trees_table(runs: Sequence[Run], base: str) -> str:
                      "" if arm == base else
                      f"{against.paired:.2f} ({against.low:.2f} to {against.high:.2f})",
                      *(("", "", "") if not found.rounds else (
-                         f"{found.drafted_length:.2f}", f"{nodes / found.rounds:.1f}",
+                         f"{levels / found.rounds:.2f}", f"{nodes / found.rounds:.1f}",
                          f"{found.accepted_length:.2f}"))])
     return _markdown(rows, ["", "speedup", "paired, 95% interval", f"against {base}",
                             "levels drafted", "nodes verified", "tokens accepted"])

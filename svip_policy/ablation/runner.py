@@ -48,7 +48,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 @dataclass
 class Run:
     """One prompt under one arm, all turns together. Times in seconds; ``rounds`` are (drafted,
-    accepted), in levels where a tree is drafted, and ``nodes`` all drafted tokens verified."""
+    accepted); for the others see :mod:`svip_policy.summary`."""
 
     prompt: str
     task: str
@@ -60,6 +60,7 @@ class Run:
     verify_seconds: float = 0.0
     policy_seconds: float = 0.0
     nodes: int = 0
+    levels: int = 0
 
     @property
     def count(self) -> int:
@@ -132,6 +133,7 @@ class Bench:
             run.verify_seconds += summary.verify_seconds
             run.policy_seconds += summary.policy_seconds
             run.nodes += summary.nodes
+            run.levels += summary.levels
         return run
 
     def earlier_answers(self, prompt: Prompt) -> list[str]:

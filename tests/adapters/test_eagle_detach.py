@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from svip_adapters import _upstreams
 from svip_adapters import eagle as adapter
 
-from svip_policy import Constant, Decision
+from svip_policy import Constant
 from svip_policy.errors import (
     AlreadyAttachedError,
     PatchedOverWarning,
@@ -158,13 +158,20 @@ def test_the_same_policy_gives_the_same_handle_another_is_an_error(eagle, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_not_attached(eagle, kind):
     model = eagle(kind)
+    before = copy.deepcopy(model)
     with adapter.attach(model, "constant(1)") as handle:
         copied = copy.deepcopy(model)
         copied.eagenerate(PROMPT, max_new_tokens=4)
         assert handle.rounds == []
-        with adapter.attach(copied, "constant(1)") as other:
-            copied.eagenerate(PROMPT, max_new_tokens=4)
-        assert other.rounds and not handle.rounds
+        model.eagenerate(PROMPT, max_new_tokens=4)
+        late = copy.deepcopy(model)  # of a static tree, while it is cut
+        handle.reset()
+        for one in (copied, late, before):
+            with adapter.attach(one, "constant(2)") as other:
+                one.eagenerate(PROMPT, max_new_tokens=4)
+            assert {r.levels for r in other.rounds} == {2} and not handle.rounds
+            if kind == STATIC:
+                assert len(one.tree_buffers["tree_indices"]) == len(one.tree_choices) + 1
 
 
 def test_a_forgotten_handle_lets_the_model_go(eagle_folder, eagle):
@@ -244,14 +251,15 @@ def test_a_subclass_of_the_users_is_attached_too(eagle, kind):
     upstream, _ = modules(kind)
 
     class Mine(upstream.EaModel):
-        pass
+        def eagenerate(self, *args, **kwargs):
+            return super().eagenerate(*args, **kwargs)
 
     before = type(model)
     model.__class__ = Mine
     try:
         with adapter.attach(model, Constant(1)) as handle:
             model.eagenerate(PROMPT, max_new_tokens=4)
-        assert {r.drafted for r in handle.rounds} == {1}
+        assert {r.levels for r in handle.rounds} == {1}
     finally:
         model.__class__ = before
 
@@ -265,4 +273,3 @@ def test_a_wrong_answer_of_a_policy_is_named(eagle, kind):
     model = eagle(kind)
     with adapter.attach(model, Wrong()), pytest.raises(TypeError, match="answered True"):
         model.eagenerate(PROMPT, max_new_tokens=4)
-    assert Decision.STOP is not True

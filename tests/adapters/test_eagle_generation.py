@@ -1,15 +1,32 @@
 """Whole generations by upstream EAGLE with a policy: same text, right counts, clear refusals."""
 
+import copy
 import math
+import sys
+import time
+import warnings
 
 import pytest
 import torch
-from eagle_models import DYNAMIC, EAGLE2, KINDS, SPEC_BENCH2, STATIC, configure
+from eagle_models import (
+    DYNAMIC,
+    EAGLE2,
+    KINDS,
+    SPEC_BENCH2,
+    SPEC_BENCH3,
+    STATIC,
+    configure,
+)
 from svip_adapters import attach
 from svip_adapters import eagle as adapter
 
 from svip_policy import POLICIES, Constant, Decision
-from svip_policy.errors import DegenerateLogitsWarning, ParameterError, UnsupportedError
+from svip_policy.errors import (
+    DegenerateLogitsWarning,
+    ParameterError,
+    UnsupportedError,
+    UpstreamDefectWarning,
+)
 
 PROMPT = torch.arange(3, 13)[None]
 N = 30
@@ -47,7 +64,7 @@ def test_rounds_are_what_upstream_accepted(eagle, kind, monkeypatch):
     """Drafted levels by the policy; accepted, nodes and rounds as evaluate_posterior saw them."""
     model = eagle(kind)
     accepted, nodes = [], []
-    evaluate = adapter.sys.modules[type(model).__module__]
+    evaluate = sys.modules[type(model).__module__]
 
     def spy(logits, candidates, *rest, _original=evaluate.evaluate_posterior):
         result = _original(logits, candidates, *rest)
@@ -64,7 +81,7 @@ def test_rounds_are_what_upstream_accepted(eagle, kind, monkeypatch):
         generated(model)
     assert [r.accepted for r in handle.rounds] == accepted
     assert [r.nodes for r in handle.rounds] == nodes
-    assert {r.drafted for r in handle.rounds} == {3}
+    assert {r.levels for r in handle.rounds} == {3}
     assert len(accepted) > 5 and max(accepted) > 0
     summary = handle.summary()
     assert summary.draft_seconds > 0 and summary.verify_seconds > 0
@@ -78,7 +95,7 @@ def test_upstreams_own_count_of_steps(eagle, kind):
     model = eagle(kind)
     with adapter.attach(model, "constant(2)") as handle:
         ids, new_tokens, last, *lengths = model.eagenerate(PROMPT, max_new_tokens=N, log=True)
-    assert len(handle.rounds) == (last if kind == SPEC_BENCH2 else last + 1)
+    assert len(handle.rounds) == (last if kind in (SPEC_BENCH2, SPEC_BENCH3) else last + 1)
     if lengths:
         assert [int(n) for n in lengths[0]] == [r.accepted + 1 for r in handle.rounds]
     # What it counts as new are the tokens of the rounds, the target's own included.
@@ -91,13 +108,13 @@ def test_max_depth_goes_beyond_the_models_own(eagle, kind):
     model = configure(eagle(kind), depth=2)
     with adapter.attach(model, "constant(40)") as handle:
         expected = generated(model)
-        assert {r.drafted for r in handle.rounds} == {3}
+        assert {r.levels for r in handle.rounds} == {3}
     with adapter.attach(model, "constant(40)", max_depth=9) as handle:
         assert generated(model) == expected
-        assert {r.drafted for r in handle.rounds} == {9}
+        assert {r.levels for r in handle.rounds} == {9}
     with adapter.attach(model, "constant(40)", max_depth=1) as handle:
         assert generated(model) == expected
-        assert {r.drafted for r in handle.rounds} == {1}
+        assert {r.levels for r in handle.rounds} == {1}
 
 
 def test_a_static_tree_has_no_more_levels(eagle):
@@ -106,7 +123,7 @@ def test_a_static_tree_has_no_more_levels(eagle):
         adapter.attach(model, "svip", max_depth=6)
     with adapter.attach(model, "constant(40)", max_depth=2) as handle:
         generated(model)
-    assert {r.drafted for r in handle.rounds} == {2}
+    assert {r.levels for r in handle.rounds} == {2}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,15 +131,15 @@ def test_none_records_upstreams_own_rounds(eagle, kind):
     model = eagle(kind)
     with adapter.attach(model, "constant(40)") as handle:
         generated(model)
-        never_stopped = [(*r[:2], r.nodes) for r in handle.rounds]
+        never_stopped = [(*r[:2], r.nodes, r.levels) for r in handle.rounds]
     with adapter.attach(model, None) as handle:
         generated(model)
-        assert [(*r[:2], r.nodes) for r in handle.rounds] == never_stopped
+        assert [(*r[:2], r.nodes, r.levels) for r in handle.rounds] == never_stopped
         with handle.use("constant(1)"):
             generated(model)
-        assert {r.drafted for r in handle.generations[1].rounds} == {1}
+        assert {r.levels for r in handle.generations[1].rounds} == {1}
         generated(model)
-        assert [(*r[:2], r.nodes) for r in handle.generations[2].rounds] == never_stopped
+        assert [(*r[:2], r.nodes, r.levels) for r in handle.generations[2].rounds] == never_stopped
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +150,7 @@ def test_each_generation_begins_afresh(eagle, kind):
         generated(model)
     first, second = handle.generations
     assert [r[:2] for r in first.rounds] == [r[:2] for r in second.rounds]
-    assert len({r.drafted for r in first.rounds}) > 1
+    assert len({r.levels for r in first.rounds}) > 1
 
 
 class Skips:
@@ -159,7 +176,7 @@ def test_a_policy_that_skips_gets_one_level(eagle, kind):
     expected = generated(model)
     with adapter.attach(model, Skips()) as handle:
         assert generated(model) == expected
-    assert {r.drafted for r in handle.rounds} == {1}
+    assert {r.levels for r in handle.rounds} == {1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,8 +259,133 @@ def test_nothing_but_nan_stops_and_is_counted(eagle, kind):
             assert generated(model) == expected
     finally:
         hook.remove()
-    assert {r.drafted for r in handle.rounds} == {1}
+    assert {r.levels for r in handle.rounds} == {1}
     assert handle.degenerate == len(handle.rounds) + 1  # one tree is never verified
+
+
+def overflowing_head(model, call, row):
+    """A hook after which one row of the draft's logits is +inf, its features being fine."""
+    head = getattr(model.ea_layer, "lm_head", model.base_model.lm_head)
+    seen = []
+
+    def hook(module, arguments, output):
+        if arguments[0].ndim == 2:  # the draft's: the target's has a batch
+            seen.append(output.shape[0])
+            if len(seen) == call:
+                output[row] = math.inf
+        return output
+
+    return head.register_forward_hook(hook)
+
+
+@pytest.mark.filterwarnings("ignore::svip_policy.errors.DegenerateLogitsWarning")
+@pytest.mark.parametrize("reduce", ["best", "weighted"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_overflow_in_one_row_of_the_head(eagle, kind, reduce):
+    """NaN scores and paths from there on, while all logits after it are finite."""
+    model = eagle(kind)
+    expected = generated(model)
+    seen = []
+
+    class Policy(Constant):
+        def observe(self, step):
+            seen.append((step.position, step.entropy, step.log_probability, step.degenerate))
+            return super().observe(step)
+
+    with adapter.attach(model, Policy(4), reduce=reduce) as handle:
+        hook = overflowing_head(model, 2, 0)
+        try:
+            assert generated(model) == expected
+        finally:
+            hook.remove()
+    # In EAGLE-1's tree all nodes of the fourth level descend from the dead row.
+    alive = 3 if kind == STATIC else 4
+    first = seen[:alive]
+    assert [position for position, *_ in seen[:4]] == [1, 2, 3, 4]
+    assert all(math.isfinite(entropy) and probability <= 1e-6 and not degenerate
+               for _, entropy, probability, degenerate in first)
+    assert {r.levels for r in handle.rounds} == {4}
+    assert handle.degenerate == (kind == STATIC)
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_the_tree_goes_on_beside_a_dead_branch(eagle, kind):
+    from eagle_models import draft, first_features
+
+    model = configure(eagle(kind), total_token=60)
+    features = first_features(model)
+    with adapter.attach(model, "constant(4)"):
+        hook = overflowing_head(model, 2, 0)
+        _, paths, _, positions = draft(model, features)
+        hook.remove()
+    # Below the dead row nothing; beside it as deep as was asked for.
+    assert positions.max() == 4 and paths.shape[1] == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streaming_generation(eagle, kind):
+    """ea_generate, read to its end, left early, and with a pause that is nobody's time."""
+    model = eagle(kind)
+    expected = generated(model)
+    options = {"max_steps": 40} if kind == STATIC else {"max_new_tokens": N}
+    with adapter.attach(model, "constant(3)") as handle:
+        for ids in model.ea_generate(PROMPT, **options):
+            if ids.shape[1] >= len(expected):
+                break
+        assert ids[0, : len(expected)].tolist() == expected
+        left = model.ea_generate(PROMPT, **options)
+        next(left)
+        left.close()
+        assert generated(model) == expected
+        counts = [len(driver.rounds) for driver in handle.generations]
+        assert counts[1] == 1 and abs(counts[0] - counts[2]) <= 1
+        handle.reset()
+        for n, _ in enumerate(model.ea_generate(PROMPT, **options)):
+            time.sleep(0.05)
+            if n == 5:
+                break
+        assert sum(r.verify_seconds + r.draft_seconds for r in handle.rounds) < 0.2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_and_inference_mode(eagle, kind, dtype):
+    model = copy.deepcopy(eagle(kind)).to(dtype)
+    for name in ("past_key_values", "past_key_values_data", "current_length_data"):
+        vars(model).pop(name, None)
+    for policy in ("svip", "path_probability"):
+        with torch.inference_mode(), adapter.attach(model, policy) as handle:
+            model.eagenerate(PROMPT, max_new_tokens=8)
+            model.eagenerate(PROMPT, max_new_tokens=8, temperature=1.0)
+        assert handle.rounds and not handle.degenerate
+
+
+def test_a_loop_that_keeps_its_tree_to_itself_is_told_so(eagle):
+    from eagle_models import draft, first_features
+
+    model = copy.copy(eagle(STATIC))
+    model.__dict__ = {k: v for k, v in vars(model).items() if k != "tree_buffers"}
+    features = first_features(model)
+    with adapter.attach(model, "constant(1)"), \
+            pytest.raises(UnsupportedError, match="keeps no tree_buffers"):
+        draft(model, features)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_faulty_sampling_of_upstream_is_warned_of(eagle, kind):
+    """Where it draws the last token without the temperature, which shorter trees do more."""
+    model = eagle(kind)
+    faulty = kind in (STATIC, SPEC_BENCH2, SPEC_BENCH3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UpstreamDefectWarning)
+        with adapter.attach(model, "constant(1)"):
+            model.eagenerate(PROMPT, max_new_tokens=4)
+            model.eagenerate(PROMPT, max_new_tokens=4, temperature=1.0)
+            assert not [w for w in caught if w.category is UpstreamDefectWarning]
+            for _ in range(2):
+                model.eagenerate(PROMPT, max_new_tokens=4, temperature=0.5)
+    found = [w for w in caught if w.category is UpstreamDefectWarning]
+    assert len(found) == faulty
 
 
 def test_a_wrong_policy_text_names_it(eagle):

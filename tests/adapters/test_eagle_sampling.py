@@ -19,8 +19,8 @@ POWER = 0.95  # chance to fail where a third of the mass is spread evenly
 SHAPES = {STATIC: {"vocab": 12}, **{kind: {"vocab": 8, "draft_vocab": 4} for kind in DYNAMIC}}
 
 
-class OnTokens:
-    """Stops by what was drafted and how sure the draft was, at both of the first two levels."""
+class OnDistributions:
+    """Stops by how sure the draft was, at both of the first two levels."""
 
     def observe(self, step):
         more = step.position < 3 and step.log_probability > -1.0 and step.entropy < 1.6
@@ -76,9 +76,9 @@ def test_next_tokens_have_the_targets_distribution(eagle, kind):
         configure(model, 10, 3, 3)
     truth = exact(model, vocab)
     plain = sampled(model, vocab, 1)
-    with adapter.attach(model, OnTokens()) as handle:
+    with adapter.attach(model, OnDistributions()) as handle:
         mine = sampled(model, vocab, 2)
-    lengths = {r.drafted for r in handle.rounds}
+    lengths = {r.levels for r in handle.rounds}
     assert len(lengths) > 1 and any(r.accepted > 1 for r in handle.rounds)
 
     p, plain, mine = pooled(truth, plain, mine)

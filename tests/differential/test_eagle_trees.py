@@ -1,14 +1,24 @@
 """Trees drafted with a policy against those of upstream EAGLE's own code."""
 
+import random
+
 import pytest
 import torch
-from eagle_models import DYNAMIC, EAGLE2, KINDS, STATIC, configure, draft, first_features
+from eagle_models import (
+    DYNAMIC,
+    EAGLE2,
+    KINDS,
+    STATIC,
+    configure,
+    draft,
+    first_features,
+    modules,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from svip_adapters import eagle as adapter
 
 from svip_policy import Constant
-from svip_policy.errors import UnsupportedError
 
 PROMPT = torch.arange(3, 13)[None]
 # (total_token, depth, top_k) that unpatched upstream can draft: enough nodes are there.
@@ -151,23 +161,42 @@ def test_a_static_tree_is_cut_to_the_levels_drafted(static, levels):
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=12),
        st.integers(1, 5))
 def test_static_trees_of_any_shape(static, paths, levels):
-    """A tree of the user's, passed to eagenerate, is cut like the default one."""
-    # Upstream wants every node's siblings before it to be there, and its ancestors.
-    choices = {(*path[:n], s) for path in paths for n, last in enumerate(path)
+    """A tree of the user's is cut like the default one."""
+    # Upstream wants every node's ancestors and its siblings before it, and a second level.
+    choices = {(*path[:n], s) for path in [*paths, [0, 0]] for n, last in enumerate(path)
                for s in range(last + 1)}
     choices = [list(c) for c in sorted(choices, key=lambda c: (len(c), c))]
-    expected = static.eagenerate(PROMPT, max_new_tokens=12, tree_choices=choices)
-    with adapter.attach(static, Constant(levels)) as handle:
-        got = static.eagenerate(PROMPT, max_new_tokens=12, tree_choices=choices)
-        check_cut(static.tree_buffers, [c for c in choices if len(c) <= levels])
+    layer, (_, cnets) = static.ea_layer, modules(STATIC)
+    before = layer.tree_buffer
+    layer.tree_buffer = cnets.generate_tree_buffers(choices, "cpu")
+    try:
+        expected = static.eagenerate(PROMPT, max_new_tokens=12, tree_choices=choices)
+        with adapter.attach(static, Constant(levels)) as handle:
+            got = static.eagenerate(PROMPT, max_new_tokens=12, tree_choices=choices)
+            check_cut(static.tree_buffers, [c for c in choices if len(c) <= levels])
+    finally:
+        layer.tree_buffer = before
     length = PROMPT.shape[1] + 12
     assert torch.equal(got[:, :length], expected[:, :length])
     assert {r.nodes for r in handle.rounds} == {sum(len(c) <= levels for c in choices)}
 
 
-@pytest.mark.parametrize("kind", [STATIC])
-def test_never_stopping_a_static_tree_is_bit_identical(eagle, kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_never_stopping_is_bit_identical_when_sampling(eagle, kind):
     model = eagle(kind)
+
+    def sampled():
+        random.seed(7)
+        torch.manual_seed(7)
+        return model.eagenerate(PROMPT, max_new_tokens=30, temperature=1.0)
+
+    expected = sampled()
+    with adapter.attach(model, "svip(threshold=inf)"):
+        assert torch.equal(sampled(), expected)
+
+
+def test_never_stopping_a_static_tree_is_bit_identical(eagle):
+    model = eagle(STATIC)
     features = first_features(model)
     expected = draft(model, features)
     with adapter.attach(model, "svip(threshold=inf)"):
@@ -206,11 +235,3 @@ def test_a_policy_that_raises_does_not_spoil_the_next_generation(eagle, kind):
         got = model.eagenerate(PROMPT, max_new_tokens=10)
     assert torch.equal(got[:, :20], expected[:, :20])
     assert handle.generations[0].rounds == [] and len(handle.generations[1].rounds) > 2
-
-
-def test_unsupported_is_the_only_refusal_of_a_shallow_tree(eagle):
-    """A limit below the static tree's is no refusal."""
-    model = eagle(STATIC)
-    adapter.attach(model, "svip", max_depth=1).detach()
-    with pytest.raises(UnsupportedError):
-        adapter.attach(model, "svip", max_depth=99)

@@ -56,6 +56,12 @@ def test_history_of_a_checkout(sync, checkout):
     assert all(label.startswith("owner/name 20") for found in known.values() for label in found)
 
 
+@pytest.mark.parametrize("folder, commits", [("src/", "nowhere"), ("elsewhere/", "HEAD")])
+def test_a_wrong_range_or_folder_is_not_silent(sync, checkout, folder, commits):
+    with pytest.raises(SystemExit, match="no commit"):
+        sync.add_checkout({"up": entry()}, "up", checkout, folder, "owner/name", commits)
+
+
 def test_a_folder_is_known_or_told_what_is_not(sync, checkout):
     pins = {"up": entry()}
     sync.add_checkout(pins, "up", checkout, "src/", "owner/name", "HEAD")
@@ -80,13 +86,3 @@ def test_spans_keep_sources_apart(sync):
     assert sync.spans(["4.53.0", "4.54.0", "5.1.0"]) == "4.53.0 to 5.1.0"
     assert sync.spans(["my-llm 1.2.1", "a/b 2024-01-02 abc", "a/b 2025-01-02 def"]) == (
         "my-llm 1.2.1, a/b 2024-01-02 abc to 2025-01-02 def")
-
-
-def test_every_edit_is_known_to_find_its_place():
-    """The pins of the functions that are edited are those of sources that were edited."""
-    from svip_adapters._upstreams import FINGERPRINTS
-
-    key = ("cnets", "Model.topK_genrate")
-    # EAGLE-2 and EAGLE-3; EAGLE-1. tests/differential/test_eagle_trees.py runs all three.
-    assert len(FINGERPRINTS["eagle-dynamic"][key]) == 2
-    assert len(FINGERPRINTS["eagle-static"][key]) == 1

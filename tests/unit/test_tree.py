@@ -30,7 +30,7 @@ def level(logits, paths=None, frontier=None, reduce="best", library=np, **option
 def test_the_best_path_gives_the_signals(library):
     step = level([[0.0, 0.0], [9.0, 0.0]], [-2.0, -1.0], [-1.5, -3.0], library=library)
     assert step.entropy == pytest.approx(signals.entropy_value(np.array([9.0, 0.0])), rel=1e-3)
-    assert step.log_probability == pytest.approx(-0.5)
+    assert step.log_probability == pytest.approx(-1.5)
 
 
 @pytest.mark.parametrize("library", [np, torch])
@@ -39,7 +39,7 @@ def test_weighted_by_path_probability(library):
     step = level([[0.0, 0.0], [0.0, -math.inf]], paths, [math.log(0.15), math.log(0.05)],
                  "weighted", library)
     assert step.entropy == pytest.approx(0.25 * math.log(2), rel=1e-5)
-    assert step.log_probability == pytest.approx(math.log(0.5), rel=1e-5)
+    assert step.log_probability == pytest.approx(math.log(0.2), rel=1e-5)
 
 
 @pytest.mark.parametrize("reduce", ["best", "weighted"])
@@ -67,12 +67,16 @@ def test_a_degenerate_row_stops_only_itself(reduce, library, bad):
         assert not step.degenerate
 
 
-def test_nan_paths_count_in_nothing():
-    nan = math.nan
-    for reduce, expected in (("best", -1.0), ("weighted", math.log(0.5))):
-        step = level([[1.0, 0.0], [nan, nan]], [math.log(0.4), nan],
-                     [math.log(0.4) - 1.0 if reduce == "best" else math.log(0.2), nan], reduce)
-        assert step.log_probability == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize("library", [np, torch])
+@pytest.mark.parametrize("reduce", ["best", "weighted"])
+def test_nan_paths_count_in_nothing(reduce, library):
+    """Of a row whose logits are fine but which descends from one that was not, too."""
+    step = level([[0.0, 0.0], [3.0, 0.0]], [math.nan, -1.0], [math.nan, math.log(0.2)], reduce,
+                 library)
+    assert step.entropy == pytest.approx(
+        signals.entropy_value(np.array([3.0, 0.0])), rel=1e-3)
+    assert step.log_probability == pytest.approx(math.log(0.2), rel=1e-5)
+    assert not step.degenerate
 
 
 @pytest.mark.parametrize("reduce", ["best", "weighted"])
@@ -84,6 +88,12 @@ def test_no_usable_row_at_all_stops_counts_and_warns(reduce):
     with pytest.warns(DegenerateLogitsWarning):
         assert not driver.observe_level(nan, lambda: np.zeros(2), lambda: np.zeros(2))
     assert driver.degenerate == 1
+
+
+@pytest.mark.parametrize("reduce", ["best", "weighted"])
+def test_no_path_left_is_no_entropy(reduce):
+    step = level([[1.0, 0.0], [0.0, 0.0]], [math.nan, -math.inf], [math.nan], reduce)
+    assert math.isnan(step.entropy) and math.isnan(step.log_probability) and step.degenerate
 
 
 def test_half_precision_is_upcast():
@@ -114,7 +124,9 @@ def test_log_probabilities_of_a_round_add_up_to_the_best_path():
     for frontier in levels:
         driver.observe_level(np.zeros((len(before), 3)), lambda b=before: np.asarray(b),
                              lambda f=frontier: np.asarray(f), budget=1)
-        before = frontier
+        # Of a static tree the nodes that were extended need not be the best ones.
+        before = [value - 0.3 for value in frontier]
+    assert [step.log_probability for step in seen] == pytest.approx([-0.5, -0.4, -0.4])
     assert sum(step.log_probability for step in seen) == pytest.approx(-1.3)
     assert [step.position for step in seen] == [1, 2, 3]
     assert seen[2].previous is seen[1] and seen[0].budget == 1
@@ -132,18 +144,30 @@ def test_rounds_of_trees_count_levels_and_nodes():
     logits = np.zeros((1, 4), np.float32)
     assert driver.observe_level(logits, lambda: np.zeros(1), lambda: np.zeros(1))
     assert not driver.observe_level(logits, lambda: np.zeros(1), lambda: np.zeros(1))
-    driver.verified(1, nodes=59)
-    assert driver.rounds[0][:2] == (2, 1) and driver.rounds[0].nodes == 59
+    driver.verified(1, 1, nodes=59, levels=2)
+    assert driver.rounds[0][:2] == (1, 1)
+    assert (driver.rounds[0].nodes, driver.rounds[0].levels) == (59, 2)
     driver.begin(RoundStart(budget=3))
     driver.observe(np.zeros(4), 1)
     driver.verified(1)
-    assert driver.rounds[1].nodes == 1  # a chain's are what it drafted
+    # A chain's are what it drafted.
+    assert (driver.rounds[1].nodes, driver.rounds[1].levels) == (1, 1)
+
+
+def test_levels_of_which_nothing_was_verified_do_not_count_as_rejected():
+    """The heuristic shrinks on a rejection, not on a tree that was cut to its best nodes."""
+    driver = PolicyDriver(parse("heuristic(3)"))
+    for drafted in (2, 3):
+        for _ in range(3):
+            driver.observe_level(np.zeros((1, 4)), lambda: np.zeros(1), lambda: np.zeros(1))
+        driver.verified(2, drafted, nodes=9, levels=3)
+        assert driver.policy._current == (3 if drafted == 2 else 2)
 
 
 def test_accepted_length_with_and_without_the_targets_token():
-    summary = Summary.of([Round(4, n, nodes=59) for n in (2, 0, 3)])
+    summary = Summary.of([Round(4, n, nodes=59, levels=8) for n in (2, 0, 3)])
     assert summary.tokens_per_round == pytest.approx(8 / 3)
     assert summary.accepted_length == pytest.approx(5 / 3)
-    assert summary.nodes_per_round == 59
-    assert "59.0 nodes verified a round" in str(summary)
+    assert summary.nodes_per_round == 59 and summary.levels_per_round == 8
+    assert "8.00 levels drafted and 59.0 nodes verified a round" in str(summary)
     assert "nodes" not in str(Summary.of([Round(4, 2, nodes=4)]))
