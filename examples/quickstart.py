@@ -11,15 +11,11 @@ whether its output was the target's; writes the same as Markdown and JSON.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import platform
-import subprocess
 import sys
 import warnings
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,6 +25,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
+from comparison import PROMPTS, TASKS, digest, divergence_notes, provenance, refuse_large_gaps
 from smollm2 import pair
 from tqdm import tqdm
 
@@ -48,10 +45,6 @@ from svip_policy.ablation.runner import (
 )
 
 POLICIES = ["constant(5)", "heuristic(5)", "svip"]
-PROMPTS = Path(__file__).with_name("prompts.jsonl")
-TASKS = 6
-# Logits of 16 to 32, which are the largest here, are 0.125 apart in bfloat16.
-TIE = {"bfloat16": 0.5, "float32": 1e-3}
 
 
 def arguments() -> argparse.Namespace:
@@ -88,30 +81,10 @@ def chosen(args: argparse.Namespace) -> list[Prompt]:
 
 def conditions(args: argparse.Namespace, arms: list[str], prompts: list[Prompt]) -> dict:
     """All that the figures depend on."""
-    return {
-        "versions": {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-        | {"svip-policy": svip_policy.__version__, "python": platform.python_version()},
-        "device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "dtype": args.dtype,
-        "threads": torch.get_num_threads(), "models": {
-            "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
-            "draft": f"examples/smollm2/draft.safetensors, SHA-256 {digest(pair.DRAFT_WEIGHTS)}"},
-        "arms": arms, "seed": args.seed, "commit": commit(), "prompts": len(prompts),
-        "prompts_sha256": digest(PROMPTS), "max_new_tokens": args.max_new_tokens,
-        "decoding": "greedy",
-    }
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def commit(folder: Path = Path(__file__).parent) -> str:
-    try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
-            cwd=folder, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown, not a git checkout"
+    return provenance(args, {
+        "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
+        "draft": f"examples/smollm2/draft.safetensors, SHA-256 {digest(pair.DRAFT_WEIGHTS)}",
+    }) | {"arms": arms, "prompts": len(prompts)}
 
 
 def bench(dtype: str, max_new_tokens: int) -> Bench:
@@ -207,20 +180,7 @@ def main() -> None:
          "runs": [asdict(r) for r in journal.runs]}, indent=1), encoding="utf-8")
     journal.path.unlink()
     print(f"Written to {args.out / name}.md and .json", file=sys.stderr)
-    if any(d["top_two_gap"] > TIE[args.dtype] for d in found):
-        raise SystemExit("an answer differs from the target's at a position that is no near-tie")
-
-
-def divergence_notes(dtype: str, found: list[dict]) -> list[str]:
-    """Whether outputs were identical; if not, where they part and how near a tie it was."""
-    if not found:
-        return [f"In {dtype} all arms gave identical greedy output."]
-    listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
-              f"(top-two gap {d['top_two_gap']:.3f})" for d in found]
-    ties = sum(d["top_two_gap"] <= TIE[dtype] for d in found)
-    return [f"In {dtype} {len(found)} answers part from the target's, {ties} of them where its two "
-            f"largest logits are within {TIE[dtype]}, which a pass over several tokens may round "
-            "otherwise than a pass over one: " + "; ".join(listed) + "."]
+    refuse_large_gaps(args.dtype, found)
 
 
 if __name__ == "__main__":
