@@ -164,7 +164,8 @@ class Comparison:
             base: the arm that the others are compared with.
         """
         report.check_provenance(self.header)
-        runs = self._journals[-1].runs
+        order = self.header["arms"].index
+        runs = sorted(self._journals[-1].runs, key=lambda r: order(r.arm))
         # Arms overshoot max_new_tokens by what their last round brought.
         length = self.args.max_new_tokens
         cut = [replace(r, tokens=[tokens[:length] for tokens in r.tokens]) for r in runs]
@@ -176,7 +177,7 @@ class Comparison:
         place.with_suffix(".json").write_text(json.dumps(
             {"conditions": self.header, "tuned": self.best, "divergences": found,
              "runs": [asdict(r) for r in runs],
-             "tuning": [asdict(r) for j in self._journals[:-1] for r in j.runs]}, indent=1),
+             "tuning": [asdict(r) for j in self._journals[:-1] for r in j.runs]}),
             encoding="utf-8")
         for journal in self._journals:
             journal.path.unlink()

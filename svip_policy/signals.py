@@ -41,13 +41,22 @@ def entropy(logits: Any) -> Any:
         return (xp.log2(total) - xp.sum(powers, axis=-1) / total) / _LOG2E
 
 
-def entropy_value(logits: Any) -> float:
-    """Entropy of one distribution, (vocab,), as a Python float; one host synchronisation."""
+def entropy_value(logits: Any, path: Any = None) -> float:
+    """Entropy of one distribution, (vocab,), as a Python float; one host synchronisation.
+
+    Args:
+        logits: (vocab,).
+        path: log probability of what leads to it, shape (), or None; where it is -inf there
+            is no distribution, and the entropy is NaN.
+    """
     with _quiet(logits):
         xp, powers, _ = _powers(upcast(logits))
         weights = xp.exp2(powers)
         # Few calls: between two passes of a model each costs ten times its time in a loop.
-        total, weighted = xp.stack([xp.sum(weights), weights @ powers]).tolist()
+        total = xp.sum(weights)
+        if path is not None:
+            total = total + 0.0 * path  # NaN if it is -inf
+        total, weighted = xp.stack([total, weights @ powers]).tolist()
     return _entropy(total, weighted)
 
 

@@ -66,12 +66,10 @@ class TreeStep(DraftStep):
         if self.previous is None and self.logits.shape[0] == 1:  # the root
             return signals.entropy_value(self.logits[0])
         paths = self.path_log_probabilities
-        value = signals.entropy_value(self._best_row(paths))
-        if not math.isnan(value):
-            return value
-        # The best path is degenerate, and only it stops: the best of the others counts.
-        return signals.entropy_value(
-            self._best_row(signals.usable_paths(self.logits, paths)))
+        value = self._of_best(paths)
+        # If the best path is degenerate, only it stops: the best of the others counts.
+        return value if not math.isnan(value) else self._of_best(
+            signals.usable_paths(self.logits, paths))
 
     @cached_property
     def log_probability(self) -> float:
@@ -100,8 +98,8 @@ class TreeStep(DraftStep):
         return signals.is_degenerate(self.logits[0]) and signals.is_degenerate_throughout(
             self.logits)
 
-    def _best_row(self, paths: Any) -> Any:
+    def _of_best(self, paths: Any) -> float:
         xp = array_namespace(paths)
         # Taken by an array: no wait for an accelerator to tell the index.
         row = xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]
-        return row + 0.0 * xp.max(paths)  # NaN where no path is left, that is -inf
+        return signals.entropy_value(row, xp.max(paths))
