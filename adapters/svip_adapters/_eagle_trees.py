@@ -98,7 +98,7 @@ class DynamicTree(Levels):
             paths = scores
             yield self.count - 1
 
-    def submitted(self, drafted: Any) -> tuple[int, int]:
+    def submitted(self, drafted: Any, watched: bool) -> tuple[int, int]:
         """Of what ``topK_genrate`` returned: the longest path, and the nodes to be verified."""
         return int(drafted[1].shape[1]) - 1, int(drafted[0].shape[1]) - 1
 
@@ -156,13 +156,16 @@ class StaticTree(Levels):
             before = logits
             yield self.count - 1
 
-    def submitted(self, drafted: Any) -> tuple[int, int]:
+    def submitted(self, drafted: Any, watched: bool) -> tuple[int, int]:
         """Cut the shared buffers to the levels drafted; the longest path and the nodes of it.
 
         Raises:
-            UnsupportedError: the loop that runs does not share them.
+            UnsupportedError: the loop that runs does not share them, and is not only watched.
         """
-        return self._cuts.cut(self._model(), self.count)
+        model = self._model()
+        if watched and not hasattr(model, "tree_buffers"):
+            return self.count, 0  # nodes that nobody tells
+        return self._cuts.cut(model, self.count)
 
     def restore(self) -> None:
         """Put back the whole tree."""

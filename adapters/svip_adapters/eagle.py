@@ -251,7 +251,7 @@ class _Rounds:
         tree.begun = tree.driver.begin(RoundStart(tree.limit, input_ids.shape[1]))
         call = original if watched else functools.partial(self._spliced, layer)
         drafted = call(hidden_states, input_ids, head, logits_processor, *args, **kwargs)
-        self._submitted = tree.submitted(drafted)
+        self._submitted = tree.submitted(drafted, watched)
         tree.driver.drafted()
         return drafted
 
