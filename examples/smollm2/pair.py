@@ -80,21 +80,32 @@ def target_source() -> str:
     folder = cache_folder() / "SmolLM2-135M-Instruct"
     if not (folder / "config.json").exists():
         convert_gguf(gguf, folder)
-    for_both_versions(folder / "config.json")
+    for_both_versions(folder)
     return str(folder)
 
 
-def for_both_versions(path: Path) -> None:
-    """Let transformers 4 find the rotary base in a configuration that version 5 wrote.
+def for_both_versions(folder: Path) -> None:
+    """Let transformers 4 read a model that version 5 saved.
 
-    It would take 10,000 instead, without a word, and the model would write nonsense.
+    Version 4 would take 10,000 as rotary base, without a word, and the model would write
+    nonsense; and it does not know the class that version 5 gives the tokenizer.
     """
-    config = json.loads(path.read_text())
+    model, tokenizer = folder / "config.json", folder / "tokenizer_config.json"
+    config = json.loads(model.read_text())
     base = (config.get("rope_parameters") or {}).get("rope_theta")
     if base is not None and "rope_theta" not in config:
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text(json.dumps(config | {"rope_theta": base}, indent=2))
-        scratch.replace(path)
+        replace_text(model, json.dumps(config | {"rope_theta": base}, indent=2))
+    config = json.loads(tokenizer.read_text())
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        known = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        replace_text(tokenizer, json.dumps(config | known, indent=2))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step, so that nobody reads half of it."""
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(text)
+    scratch.replace(path)
 
 
 def target_name() -> str:

@@ -25,18 +25,21 @@ def models():
     return load_module().load_pair(torch.float32)
 
 
-def test_a_target_converted_by_one_version_is_read_by_the_other(tmp_path):
-    """transformers 5 keeps the rotary base where 4 does not look."""
-    path = tmp_path / "config.json"
+def test_a_target_saved_by_one_version_is_read_by_the_other(tmp_path):
+    """transformers 5 keeps the rotary base where 4 does not look, and names its own tokenizer."""
+    model, tokenizer = tmp_path / "config.json", tmp_path / "tokenizer_config.json"
     five = {"rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}}
-    path.write_text(json.dumps(five))
+    model.write_text(json.dumps(five))
+    tokenizer.write_text(json.dumps({"tokenizer_class": "TokenizersBackend", "eos_token": "e"}))
     for _ in range(2):
-        load_module().for_both_versions(path)
-        assert json.loads(path.read_text()) == {**five, "rope_theta": 100000.0}
+        load_module().for_both_versions(tmp_path)
+        assert json.loads(model.read_text()) == {**five, "rope_theta": 100000.0}
+        assert json.loads(tokenizer.read_text()) == {
+            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "e"}
     four = {"rope_theta": 100000.0, "rope_scaling": None}
-    path.write_text(json.dumps(four))
-    load_module().for_both_versions(path)
-    assert json.loads(path.read_text()) == four
+    model.write_text(json.dumps(four))
+    load_module().for_both_versions(tmp_path)
+    assert json.loads(model.read_text()) == four
 
 
 @pytest.mark.parametrize("policy", ["constant(5)", "heuristic(5)", "svip"])
