@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from make_text import TOP
+from engines import TOP
 from pair import draft_config, load_target
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
