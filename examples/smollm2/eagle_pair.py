@@ -66,13 +66,16 @@ def base_folder() -> Path:
 
 def fill(folder: Path, source: Path) -> None:
     """Links and configurations in ``folder`` for the model in ``source``."""
-    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json",
-                 "chat_template.jinja"):
+    for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
         if (source / name).exists():
             link_or_copy((source / name).resolve(), folder / name)
     config = json.loads((source / "config.json").read_text())  # the rotary base is in it
     config.pop("rope_parameters", None)
     (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
+    # Saved by transformers 4 it is a LlamaTokenizer, which EAGLE would load without the "Fast".
+    tokenizer = json.loads((source / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     (folder / "model.safetensors.index.json").write_text(json.dumps(
         {"weight_map": {"model.embed_tokens.weight": "model.safetensors"}}))
 

@@ -50,6 +50,7 @@ def tokenizer_folder() -> Path:
     merges = content["model"]["merges"]
     content["model"]["merges"] = [m if isinstance(m, str) else " ".join(m) for m in merges]
     config = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
     template = source / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
