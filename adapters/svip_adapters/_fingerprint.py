@@ -145,3 +145,11 @@ def _version(module: str) -> str:
     names = metadata.packages_distributions().get(package, [])
     return ", ".join(f"{name} {metadata.version(name)}" for name in names) or \
         f"{package}, not installed as a distribution"
+
+
+def installed_version(distribution: str) -> str:
+    """The version of an installed distribution, ``none`` if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "none"

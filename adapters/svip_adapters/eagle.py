@@ -26,18 +26,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from svip_policy import LengthPolicy, RoundStart, resolve
 from svip_policy.errors import (
-    AlreadyAttachedError,
     ParameterError,
     UnknownUpstreamError,
     UnsupportedError,
@@ -45,6 +40,7 @@ from svip_policy.errors import (
 )
 
 from . import _fingerprint
+from ._attachments import Attachments
 from ._handle import Handle, Watched
 from ._patching import Patch, replaced
 
@@ -54,8 +50,7 @@ if TYPE_CHECKING:
     from ._eagle_trees import DynamicTree, StaticTree
     from ._fingerprint import OnUnknown
 
-_HANDLES: WeakKeyDictionary[Any, tuple[Handle, tuple[Any, ...]]] = WeakKeyDictionary()
-_LOCK = threading.RLock()
+_ATTACHED = Attachments()
 
 
 def attach(
@@ -89,17 +84,16 @@ def attach(
     layer = _layer(ea_model)
     _check_options(max_depth, reduce)
     check_versions()
-    options = (max_depth, reduce)
-    with _LOCK:
-        attached, its_options = _HANDLES.get(ea_model, (None, options))
-        if attached is None:
-            return _attach(ea_model, layer, policy, max_depth, reduce, on_unknown)
-    if attached.policy == policy and its_options == options:
-        return attached
-    raise AlreadyAttachedError(
-        f"{attached.policy!r} with max_depth, reduce = {its_options} is attached to this model; "
-        f"detach() it first, or use handle.use({policy!r}) for a while"
-    )
+
+    def install(handle: Handle, undo: ExitStack) -> None:
+        rounds = _rounds(handle, ea_model, layer, max_depth, reduce, on_unknown)
+        for owner, name, wrapper in ((layer, "topK_genrate", rounds.draft),
+                                     (layer, "reset_kv", rounds.reset),
+                                     (ea_model, "forward", rounds.forward)):
+            undo.callback(Patch(owner, name, wrapper).remove)
+        undo.callback(rounds.end)
+
+    return _ATTACHED.attach(ea_model, policy, {"max_depth": max_depth, "reduce": reduce}, install)
 
 
 def check_versions() -> None:
@@ -108,10 +102,7 @@ def check_versions() -> None:
     Raises:
         UnsupportedError: it does not.
     """
-    try:
-        version = metadata.version("transformers")
-    except metadata.PackageNotFoundError:
-        version = "none"
+    version = _fingerprint.installed_version("transformers")
     if version.split(".")[0] != "4":
         raise UnsupportedError(
             f"EAGLE (SafeAILab/EAGLE and eagle-llm) runs with transformers 4, tested with 4.53.3; "
@@ -138,10 +129,10 @@ def _check_options(max_depth: Any, reduce: Any) -> None:
         raise ParameterError(f"reduce is {reduce!r}; give 'best' or 'weighted'")
 
 
-def _attach(
-    ea_model: Any, layer: Any, policy: LengthPolicy, max_depth: int | None, reduce: Reduce,
+def _rounds(
+    handle: Handle, ea_model: Any, layer: Any, max_depth: int | None, reduce: Reduce,
     on_unknown: OnUnknown,
-) -> Handle:
+) -> _Rounds:
     from . import _eagle_trees as trees
 
     static = hasattr(layer, "tree_buffer")
@@ -152,25 +143,8 @@ def _attach(
             f"max_depth is {max_depth}; the static tree of EAGLE-1 has {tree.configured(layer)} "
             "levels. Give no more, or use EAGLE-2 or EAGLE-3"
         )
-    model = weakref.ref(ea_model)  # a forgotten handle must not keep the model alive
-
-    def detach() -> None:
-        if model() is not None:
-            _HANDLES.pop(model(), None)
-        rounds.end()
-        patches.close()
-
-    handle = Handle(policy, detach)
-    rounds = _Rounds(handle, tree, max_depth, tree.spliced(type(layer).topK_genrate),
-                     _samples_wrongly(ea_model))
-    with ExitStack() as undo:
-        for owner, name, wrapper in ((layer, "topK_genrate", rounds.draft),
-                                     (layer, "reset_kv", rounds.reset),
-                                     (ea_model, "forward", rounds.forward)):
-            undo.callback(Patch(owner, name, wrapper).remove)
-        patches = undo.pop_all()
-    _HANDLES[ea_model] = handle, (max_depth, reduce)
-    return handle
+    return _Rounds(handle, tree, max_depth, tree.spliced(type(layer).topK_genrate),
+                   _samples_wrongly(ea_model))
 
 
 def _check_source(ea_model: Any, layer: Any, distribution: str, on_unknown: OnUnknown) -> None:

@@ -22,21 +22,19 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from svip_policy import LengthPolicy, PolicyDriver, RoundStart, resolve
-from svip_policy.errors import AlreadyAttachedError, ParameterError, UnsupportedError
+from svip_policy.errors import ParameterError, UnsupportedError
 
 from . import _fingerprint
+from ._attachments import Attachments
 from ._handle import Handle, Watched
 from ._patching import Patch
 
@@ -54,8 +52,7 @@ STAND_INS = {
 }
 # Upstream makes its table of rotary embeddings 32 positions longer than the target's cache.
 MOST = 32
-_HANDLES: WeakKeyDictionary[Any, tuple[Handle, tuple[Any, ...]]] = WeakKeyDictionary()
-_LOCK = threading.RLock()
+_ATTACHED = Attachments()
 
 
 def attach(
@@ -86,17 +83,23 @@ def attach(
     _check_models(draft_model, target)
     if isinstance(max_draft, bool) or not isinstance(max_draft, int) or not 1 <= max_draft <= MOST:
         raise ParameterError(f"max_draft is {max_draft!r}; give the most tokens, 1 to {MOST}")
-    options = (id(target), max_draft)
-    with _LOCK:
-        attached, its_options = _HANDLES.get(draft_model, (None, options))
-        if attached is None:
-            return _attach(draft_model, policy, target, max_draft, on_unknown)
-    if attached.policy == policy and its_options == options:
-        return attached
-    raise AlreadyAttachedError(
-        f"{attached.policy!r} is attached to this draft, perhaps with another target or max_draft; "
-        f"detach() it first, or use handle.use({policy!r}) for a while"
-    )
+
+    def install(handle: Handle, undo: ExitStack) -> None:
+        module = _checked_module(draft_model, on_unknown)
+        rounds = _Rounds(handle, draft_model, target, max_draft,
+                         module.update_inference_inputs_joint_llama)
+        for owner, name, wrapper in (
+            (draft_model, "medusa_generate", rounds.generate),
+            (draft_model, "medusa_generate_stream", rounds.generate),
+            # Upstream calls these as globals of its module: ours pass on what is not ours.
+            (module, "greedy_search", rounds.draft),
+            (module, "update_inference_inputs_joint_llama", rounds.verified),
+        ):
+            undo.callback(Patch(owner, name, wrapper).remove)
+
+    # By identity, and no reference: the handle must not keep the target alive.
+    options = {"max_draft": max_draft, "target": f"<{type(target).__name__} {id(target):#x}>"}
+    return _ATTACHED.attach(draft_model, policy, options, install)
 
 
 def _check_models(draft_model: Any, target: Any) -> None:
@@ -112,8 +115,8 @@ def _check_models(draft_model: Any, target: Any) -> None:
         )
 
 
-def _attach(draft_model: Any, policy: LengthPolicy, target: Any, max_draft: int,
-            on_unknown: OnUnknown) -> Handle:
+def _checked_module(draft_model: Any, on_unknown: OnUnknown) -> Any:
+    """The module whose globals upstream's loop calls; its functions are known."""
     module = sys.modules[type(draft_model).__module__]
     package = module.__name__.rpartition(".")[0]
     _fingerprint.check("glide", on_unknown, {
@@ -121,29 +124,7 @@ def _attach(draft_model: Any, policy: LengthPolicy, target: Any, max_draft: int,
         "generation_utils": f"{package}.utils.generation_utils",
         "speculation_utils": f"{package}.utils.speculation_utils",
     })
-    patches = ExitStack()
-    model = weakref.ref(draft_model)  # a forgotten handle must not keep the model alive
-
-    def detach() -> None:
-        if model() is not None:
-            _HANDLES.pop(model(), None)
-        patches.close()
-
-    handle = Handle(policy, detach)
-    rounds = _Rounds(handle, draft_model, target, max_draft,
-                     module.update_inference_inputs_joint_llama)
-    with ExitStack() as undo:
-        for owner, name, wrapper in (
-            (draft_model, "medusa_generate", rounds.generate),
-            (draft_model, "medusa_generate_stream", rounds.generate),
-            # Upstream calls these as globals of its module: ours pass on what is not ours.
-            (module, "greedy_search", rounds.draft),
-            (module, "update_inference_inputs_joint_llama", rounds.verified),
-        ):
-            undo.callback(Patch(owner, name, wrapper).remove)
-        patches = undo.pop_all()
-    _HANDLES[draft_model] = handle, (id(target), max_draft)
-    return handle
+    return module
 
 
 class _Rounds:
@@ -288,10 +269,7 @@ def check_versions() -> None:
     Raises:
         UnsupportedError: it does not.
     """
-    try:
-        version = metadata.version("transformers")
-    except metadata.PackageNotFoundError:
-        version = "none"
+    version = _fingerprint.installed_version("transformers")
     if not version.startswith("4.36."):
         raise UnsupportedError(
             f"GliDe & CaPE runs with transformers 4.36 and numpy < 2, tested with 4.36.2; "

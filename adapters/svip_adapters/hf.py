@@ -19,26 +19,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from svip_policy import LengthPolicy, resolve
-from svip_policy.errors import AlreadyAttachedError
 
 from . import _fingerprint
+from ._attachments import Attachments
 from ._handle import Handle, Watched
 from ._patching import Patch
 
 if TYPE_CHECKING:
     from ._fingerprint import OnUnknown
 
-_HANDLES: WeakKeyDictionary[Any, tuple[Handle, bool]] = WeakKeyDictionary()
-_LOCK = threading.RLock()
+_ATTACHED = Attachments()
 # What the generation that is being set up in this thread or task has prepared. Older
 # versions hand the candidate generator only the processors that the user passed.
 _CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
@@ -76,39 +72,16 @@ def attach(
             f"target is a {type(target).__qualname__}; give a transformers model with generate()"
         )
     _fingerprint.check("transformers", on_unknown)
-    with _LOCK:
-        attached, its_lean = _HANDLES.get(target, (None, lean))
-        if attached is None:
-            return _attach(target, policy, lean)
-    if attached.policy == policy and its_lean == lean:
-        return attached
-    raise AlreadyAttachedError(
-        f"{attached.policy!r} with lean={its_lean} is attached to this model; detach() it first, "
-        f"or use handle.use({policy!r}) for a while"
-    )
 
-
-def _attach(target: Any, policy: LengthPolicy, lean: bool) -> Handle:
-    patches = ExitStack()  # removes all of them, whatever one of them raises
-    model = weakref.ref(target)  # a forgotten handle must not keep the model alive
-
-    def detach() -> None:
-        if model() is not None:
-            _HANDLES.pop(model(), None)
-        patches.close()
-
-    handle = Handle(policy, detach)
-    wrappers: dict[str, Callable[..., Any]] = {
-        "_get_stopping_criteria": functools.partial(_remember, _CRITERIA),
-        "_get_logits_processor": functools.partial(_remember, _PROCESSORS),
-        "_get_candidate_generator": functools.partial(_generator, handle, lean),
-    }
-    with ExitStack() as undo:
-        for name, wrapper in wrappers.items():
+    def install(handle: Handle, undo: ExitStack) -> None:
+        for name, wrapper in (
+            ("_get_stopping_criteria", functools.partial(_remember, _CRITERIA)),
+            ("_get_logits_processor", functools.partial(_remember, _PROCESSORS)),
+            ("_get_candidate_generator", functools.partial(_generator, handle, lean)),
+        ):
             undo.callback(Patch(target, name, wrapper).remove)
-        patches = undo.pop_all()
-    _HANDLES[target] = handle, lean
-    return handle
+
+    return _ATTACHED.attach(target, policy, {"lean": lean}, install)
 
 
 def _remember(

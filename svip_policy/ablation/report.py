@@ -58,8 +58,7 @@ def speedup_table(runs: Sequence[Run]) -> str:
     rows = []
     for arm in sorted(arms, key=lambda a: a != TARGET_ONLY):
         overall = speedup(runs, arm)
-        interval = "" if arm == TARGET_ONLY else (
-            f"{overall.paired:.2f} ({overall.low:.2f} to {overall.high:.2f})")
+        interval = "" if arm == TARGET_ONLY else _with_interval(overall)
         rows.append([arm, *(f"{speedup(runs, arm, t).total:.2f}" for t in tasks),
                      f"{overall.total:.2f}", f"{overall.of_means:.2f}", interval])
     return _markdown(rows, ["", *tasks, ALL, "mean of prompts", "paired, 95% interval"])
@@ -85,12 +84,11 @@ def trees_table(runs: Sequence[Run], base: str) -> str:
         overall, found = speedup(runs, arm), summary(runs, arm)
         nodes, levels = (sum(getattr(r, name) for r in runs if r.arm == arm)
                          for name in ("nodes", "levels"))
-        interval = "" if arm == TARGET_ONLY else (
-            f"{overall.paired:.2f} ({overall.low:.2f} to {overall.high:.2f})")
+        interval = "" if arm == TARGET_ONLY else _with_interval(overall)
         against = speedup(runs, arm, base=base)
         rows.append([arm, f"{overall.total:.2f}", interval,
                      "" if arm == base else
-                     f"{against.paired:.2f} ({against.low:.2f} to {against.high:.2f})",
+                     _with_interval(against),
                      *(("", "", "") if not found.rounds else (
                          f"{levels / found.rounds:.2f}", f"{nodes / found.rounds:.1f}",
                          f"{found.accepted_length:.2f}"))])
@@ -111,6 +109,10 @@ def seconds_table(runs: Sequence[Run]) -> str:
                      f"{1000 * wall / tokens:.1f}"])
     return _markdown(rows, ["", "tokens", "drafted", "wall s", "draft s", "verify s", "policy s",
                             "ms per token"])
+
+
+def _with_interval(ratio: Speedup) -> str:
+    return f"{ratio.paired:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _markdown(rows: list[list[Any]], headers: list[str]) -> str:
