@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -90,8 +90,18 @@ def refuse_large_gaps(dtype: str, found: list[dict[str, Any]]) -> None:
         raise SystemExit("an answer differs from the target's at a position that is no near-tie")
 
 
-def options(description: str) -> argparse.ArgumentParser:
-    """The command line of a comparison of tuned arms."""
+def up_to(tokens: list[int], end: int) -> list[int]:
+    """``tokens`` up to the end of sequence, itself included."""
+    return tokens[: tokens.index(end) + 1 if end in tokens else None]
+
+
+def parse_args(description: str, parsed: Callable[[str], Any]) -> argparse.Namespace:
+    """The command line of a comparison of tuned arms.
+
+    Args:
+        description: of the example.
+        parsed: reads an arm, or raises ValueError with what is wrong.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
@@ -103,7 +113,13 @@ def options(description: str) -> argparse.ArgumentParser:
                         help="compare these with what upstream ships, instead of tuning")
     parser.add_argument("--seed", type=int, default=0, help="of the order of arms")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder")
-    return parser
+    args = parser.parse_args()
+    try:
+        for arm in args.arms or []:
+            parsed(arm)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
 
 
 class Comparison:
@@ -111,7 +127,7 @@ class Comparison:
 
     Args:
         bench: answers.
-        args: from :func:`options`.
+        args: from :func:`parse_args`.
         header: from :func:`provenance`.
         name: of the files.
     """

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, commit, digest, options, provenance
+from comparison import Comparison, commit, digest, parse_args, provenance, up_to
 from smollm2 import eagle_pair, pair
 from svip_adapters import eagle
 
@@ -99,8 +99,7 @@ def answering(model: Any, max_new_tokens: int) -> Answer:
             # It ends once it exceeds what it is given; all arms alike.
             out = generate(ids, max_new_tokens=max_new_tokens - 1)
             seconds = perf_counter() - began
-        tokens = out[0, ids.shape[1] :].tolist()
-        return tokens[: tokens.index(end) + 1 if end in tokens else None], seconds, handle
+        return up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle
 
     return answer
 
@@ -118,13 +117,7 @@ class Target:
 
 
 def main() -> None:
-    parser = options(__doc__)
-    args = parser.parse_args()
-    try:
-        for arm in args.arms or []:
-            parsed(arm)
-    except ValueError as error:
-        parser.error(str(error))
+    args = parse_args(__doc__, parsed)
     model = eagle_pair.load_eagle(getattr(torch, args.dtype))
     bench = Bench(Target(model), model.tokenizer, answering(model, args.max_new_tokens))
     weights = eagle_pair.HEAD / "model.safetensors"

@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, commit, digest, options, provenance
+from comparison import Comparison, commit, digest, parse_args, provenance, up_to
 from smollm2 import glide_pair, pair
 from svip_adapters import glide_cape
 
@@ -89,8 +89,7 @@ def answering(target: Any, draft: Any, max_new_tokens: int) -> Answer:
                 out = draft.medusa_generate(ids, large_model=target, max_steps=max_new_tokens,
                                             prob_to_top=bins)["input_ids"]
             seconds = perf_counter() - began
-        tokens = out[0, ids.shape[1] :].tolist()
-        return tokens[: tokens.index(end) + 1 if end in tokens else None], seconds, handle
+        return up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle
 
     return answer
 
@@ -115,13 +114,7 @@ def run(args: Any) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__)
-    args = parser.parse_args()
-    try:
-        for arm in args.arms or []:
-            parsed(arm)
-    except ValueError as error:
-        parser.error(str(error))
+    args = parse_args(__doc__, parsed)
     with glide_cape.importable(glide_pair.tokenizer_folder()):
         run(args)
 

@@ -6,11 +6,10 @@ Needs a checkout of github.com/SafeAILab/EAGLE and transformers 4.53.3: see
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,43 +27,22 @@ def checkout() -> Path:
     Raises:
         FileNotFoundError: there is none.
     """
-    default = pair.cache_folder() / "upstreams" / "EAGLE"
-    path = Path(os.environ.get("SVIP_EAGLE", default))
-    if not (path / "eagle" / "model" / "cnets1.py").is_file():
-        raise FileNotFoundError(
-            f"no checkout of EAGLE at {path}: git clone https://github.com/SafeAILab/EAGLE {path}, "
-            "or set SVIP_EAGLE to where you have one"
-        )
-    return path
+    return pair.upstream_checkout("SVIP_EAGLE", "EAGLE", "eagle/model/cnets1.py",
+                                  "https://github.com/SafeAILab/EAGLE")
 
 
 def base_folder() -> Path:
     """The target as EAGLE wants it: a folder with an index of its tensors.
 
-    Its weights are links to those of the converted target. Written to a temporary sibling and
-    renamed, so that nothing looks complete that is not.
+    Its weights are links to those of the converted target.
     """
     folder = pair.cache_folder() / "SmolLM2-135M-Instruct-for-EAGLE"
-    if (folder / "config.json").exists():
-        return folder
-    source = Path(pair.target_source())
-    if not source.is_dir():
-        from huggingface_hub import snapshot_download
-
-        source = Path(snapshot_download(pair.HUB_ID, allow_patterns=["*.json", "*.safetensors",
-                                                                     "*.jinja"]))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        fill(scratch, source)
-        if not folder.exists():  # or another process was faster
-            scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    if not (folder / "config.json").exists():
+        pair.make_whole(folder, functools.partial(fill, pair.local_target()))
     return folder
 
 
-def fill(folder: Path, source: Path) -> None:
+def fill(source: Path, folder: Path) -> None:
     """Links and configurations in ``folder`` for the model in ``source``."""
     for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
         if (source / name).exists():

@@ -6,11 +6,9 @@ and numpy < 2: see :func:`load_glide`.
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +27,20 @@ def checkout() -> Path:
     Raises:
         FileNotFoundError: there is none.
     """
-    path = Path(os.environ.get("SVIP_GLIDE", pair.cache_folder() / "upstreams" / "GliDe"))
-    if not (path / "glide" / "glideModel.py").is_file():
-        raise FileNotFoundError(
-            f"no checkout of GliDe at {path}: git clone "
-            f"https://github.com/NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 {path}, or set "
-            "SVIP_GLIDE to where you have one"
-        )
-    return path
+    return pair.upstream_checkout("SVIP_GLIDE", "GliDe", "glide/glideModel.py",
+                                  "https://github.com/NonvolatileMemory/GliDe_with_a_CaPE_ICML_24")
 
 
 def tokenizer_folder() -> Path:
     """The target's tokenizer in a form that the libraries of early 2024 read."""
     folder = pair.cache_folder() / "SmolLM2-135M-Instruct-tokenizer-of-2024"
-    if (folder / "tokenizer.json").exists():
-        return folder
-    source = Path(pair.target_source())
+    if not (folder / "tokenizer.json").exists():
+        pair.make_whole(folder, functools.partial(fill, pair.local_target()))
+    return folder
+
+
+def fill(source: Path, folder: Path) -> None:
+    """The tokenizer in ``source``, rewritten into ``folder``."""
     content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
     # Pairs were written as one string then.
     merges = content["model"]["merges"]
@@ -54,15 +50,8 @@ def tokenizer_folder() -> Path:
     template = source / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        (scratch / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-        (scratch / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        if not folder.exists():  # or another process was faster
-            scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return folder
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def load_glide(dtype: torch.dtype = torch.bfloat16, weights: Path = DRAFT / "model.safetensors") \

@@ -9,6 +9,7 @@ head are the target's.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -46,30 +47,32 @@ def gguf_path() -> Path | None:
     return path if path.exists() else None
 
 
-def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Dequantize ``gguf`` into a float32 safetensors model and its tokenizer in ``folder``.
+def make_whole(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Have ``fill`` write what is to be ``folder``.
 
-    Written to a temporary sibling and renamed, so that a killed conversion leaves nothing
-    that looks complete.
+    Into a temporary sibling that is then renamed, so that nothing looks complete that is not.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        # A model that came from a GGUF refuses to be saved: copy its weights into one
-        # that did not.
-        config = LlamaConfig.from_dict(
-            {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
-        )
-        plain = LlamaForCausalLM(config)
-        plain.float().load_state_dict(loaded.state_dict())
-        plain.save_pretrained(scratch)
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(scratch)
-        if folder.exists():  # another process was faster
-            return
-        scratch.rename(folder)
+        fill(scratch)
+        if not folder.exists():  # or another process was faster
+            scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Dequantize ``gguf`` into a float32 safetensors model and its tokenizer in ``folder``."""
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # A model that came from a GGUF refuses to be saved: copy its weights into one that did not.
+    config = LlamaConfig.from_dict(
+        {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+    )
+    plain = LlamaForCausalLM(config)
+    plain.float().load_state_dict(loaded.state_dict())
+    plain.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
 
 
 def target_source() -> str:
@@ -79,9 +82,38 @@ def target_source() -> str:
         return HUB_ID
     folder = cache_folder() / "SmolLM2-135M-Instruct"
     if not (folder / "config.json").exists():
-        convert_gguf(gguf, folder)
+        make_whole(folder, functools.partial(convert_gguf, gguf))
     for_both_versions(folder)
     return str(folder)
+
+
+def local_target() -> Path:
+    """The target as a folder of this machine, from the hub if need be."""
+    source = target_source()
+    if source != HUB_ID:
+        return Path(source)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(HUB_ID, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+
+
+def upstream_checkout(variable: str, name: str, file: str, url: str) -> Path:
+    """A checkout of an upstream: where ``variable`` says, else in the cache folder.
+
+    Args:
+        variable: of the environment.
+        name: of the folder in the cache folder.
+        file: that must be in it.
+        url: to clone it from.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = Path(os.environ.get(variable, cache_folder() / "upstreams" / name))
+    if not (path / file).is_file():
+        raise FileNotFoundError(f"no checkout of {name} at {path}: git clone {url} {path}, or set "
+                                f"{variable} to where you have one")
+    return path
 
 
 def for_both_versions(folder: Path) -> None:
