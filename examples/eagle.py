@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, commit, digest, parse_args, provenance, up_to
+from comparison import Comparison, digest, parse_args, provenance, up_to
 from smollm2 import eagle_pair, pair
 from svip_adapters import eagle
 
 import svip_policy
 from svip_policy.ablation.runner import TARGET_ONLY, Answer, Bench
+from svip_policy.provenance import commit
 
 
 class Tree(NamedTuple):

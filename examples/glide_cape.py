@@ -18,12 +18,13 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, commit, digest, parse_args, provenance, up_to
+from comparison import Comparison, digest, parse_args, provenance, up_to
 from smollm2 import glide_pair, pair
 from svip_adapters import glide_cape
 
 import svip_policy
 from svip_policy.ablation.runner import TARGET_ONLY, Answer, Bench
+from svip_policy.provenance import commit
 
 # How many tokens CaPE takes at a position, by tenths of the draft's confidence: upstream's script.
 BINS = {"GliDe": [1] * 12, "GliDe+CaPE": [8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2, 2]}

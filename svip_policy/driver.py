@@ -13,6 +13,8 @@ from .protocol import Decision, DraftStep, LengthPolicy, RoundStart
 from .summary import Round
 from .tree import Reduce, TreeStep
 
+Record = Callable[[RoundStart, DraftStep | None, Round, Any], None]
+
 
 @dataclass
 class PolicyDriver:
@@ -25,12 +27,16 @@ class PolicyDriver:
         policy: used as it is; pass ``policy.fresh()``.
         rounds: a record of each verified round.
         degenerate: how many steps had degenerate logits, at which drafting stops.
+        record: called with each verified round, outside of what is timed; see
+            :class:`svip_policy.trace.Recorder`.
     """
 
     policy: LengthPolicy
     rounds: list[Round] = field(default_factory=list)
     degenerate: int = 0
+    record: Record | None = field(default=None, repr=False)
     _begin: Callable[[RoundStart], Decision] | None = field(default=None, init=False, repr=False)
+    _start: RoundStart = field(default=RoundStart(), init=False, repr=False)
     _last: DraftStep | None = field(default=None, init=False, repr=False)
     _policy_seconds: float = field(default=0.0, init=False, repr=False)
     _draft_seconds: float = field(default=0.0, init=False, repr=False)
@@ -42,7 +48,8 @@ class PolicyDriver:
 
     def begin(self, start: RoundStart) -> bool:
         """Start a round; False if nothing is to be drafted in it."""
-        self._last, self._policy_seconds, self._since = None, 0.0, perf_counter()
+        self._start, self._last, self._policy_seconds = start, None, 0.0
+        self._since = perf_counter()
         if start.budget is not None and start.budget <= 0:
             return False
         if self._begin is None:
@@ -105,7 +112,7 @@ class PolicyDriver:
 
     def verified(
         self, accepted: int, drafted: int | None = None, nodes: int | None = None,
-        levels: int | None = None,
+        levels: int | None = None, target_logits: Any = None,
     ) -> None:
         """Report the outcome of verification.
 
@@ -115,6 +122,8 @@ class PolicyDriver:
                 that re-tokenizes the draft submits another number); of a tree, the longest path.
             nodes: how many tokens of a tree were submitted; ``drafted`` for a chain.
             levels: how many levels of a tree were drafted; ``drafted`` for a chain.
+            target_logits: the target's at each drafted position, (drafted, vocab), where they
+                are at hand: for the record alone.
         """
         observed = 0 if self._last is None else self._last.position
         drafted = observed if drafted is None else drafted
@@ -123,12 +132,14 @@ class PolicyDriver:
         began = perf_counter()
         self.policy.verified(drafted, accepted)
         self._policy_seconds += perf_counter() - began
-        self._last = None  # lets go of the round's logits
+        last, self._last = self._last, None  # lets go of the round's logits
         self.rounds.append(Round(drafted, accepted, draft_seconds=self._draft_seconds,
                                  verify_seconds=began - self._since,
                                  policy_seconds=self._policy_seconds,
                                  nodes=drafted if nodes is None else nodes,
                                  levels=drafted if levels is None else levels))
+        if self.record is not None:
+            self.record(self._start, last, self.rounds[-1], target_logits)
 
     def abandon(self) -> None:
         """Drafting failed, or what it drafted is not verified: let go of the round's logits."""

@@ -25,6 +25,10 @@ class AlreadyAttachedError(SvipError, RuntimeError):
     """Another policy is attached to this model."""
 
 
+class TraceError(SvipError, ValueError):
+    """A file is no trace, or not the one that is wanted."""
+
+
 class DegenerateLogitsWarning(RuntimeWarning):
     """Draft logits hold NaN or +inf, or are -inf throughout; drafting stopped there."""
 

@@ -76,6 +76,12 @@ class DraftStep:
         return log_probability
 
     @cached_property
+    def margin(self) -> float:
+        """Probability of the most probable token less that of the next, in [0, 1]; NaN for
+        degenerate logits."""
+        return signals.margin_value(self.logits)
+
+    @cached_property
     def degenerate(self) -> bool:
         """Whether the logits hold NaN or +inf, or are -inf throughout."""
         # An entropy that is there already tells, and costs no second synchronisation.

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 _LOG2E = math.log2(math.e)
 # 2 to this power is 0 in float32 and float64, and 0 times this is 0, which 0 * -inf is not.
@@ -127,6 +127,21 @@ def entropy_and_log_probability(logits: Any, token: Any) -> tuple[float, float]:
         chosen = xp.reshape(_at(values, token) - peak, ())
         sums = xp.stack([xp.sum(weights), weights @ powers, chosen]).tolist()
     return _entropy(sums[0], sums[1]), sums[2] - math.log(sums[0])
+
+
+def margin_value(logits: Any) -> float:
+    """How much more probable the most probable token is than the next, (vocab,), in [0, 1].
+
+    As a Python float; one host synchronisation. NaN for degenerate logits.
+    """
+    with _quiet(logits):
+        xp, powers, peak = _powers(upcast(logits))
+        weights = xp.exp2(powers)
+        others = xp.where(xp.arange(weights.shape[-1], device=device(weights))
+                          == xp.argmax(weights), 0.0, weights)
+        # A peak that is infinite makes the powers NaN in places only.
+        margin = (1.0 - xp.max(others)) / xp.sum(weights) + 0.0 * peak
+    return float(xp.reshape(margin, ()))
 
 
 def _quiet(logits: Any) -> AbstractContextManager[Any]:

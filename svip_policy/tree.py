@@ -72,6 +72,13 @@ class TreeStep(DraftStep):
             signals.usable_paths(self.logits, paths))
 
     @cached_property
+    def margin(self) -> float:
+        """Of the most probable usable path's row, however signals are reduced; see
+        :attr:`DraftStep.margin`."""
+        return signals.margin_value(
+            self._best(signals.usable_paths(self.logits, self.path_log_probabilities)))
+
+    @cached_property
     def log_probability(self) -> float:
         """What the level adds, at most 0, in nats; NaN if no row is usable.
 
@@ -99,7 +106,9 @@ class TreeStep(DraftStep):
             self.logits)
 
     def _of_best(self, paths: Any) -> float:
+        return signals.entropy_value(self._best(paths), array_namespace(paths).max(paths))
+
+    def _best(self, paths: Any) -> Any:
         xp = array_namespace(paths)
         # Taken by an array: no wait for an accelerator to tell the index.
-        row = xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]
-        return signals.entropy_value(row, xp.max(paths))
+        return xp.take(self.logits, xp.reshape(xp.argmax(paths), (1,)), axis=0)[0]

@@ -16,9 +16,14 @@ from ._handle import Handle
 
 
 class Attachments:
-    """The handles of one adapter, one a model, each with the options it was attached with."""
+    """The handles of one adapter, one a model, each with the options it was attached with.
 
-    def __init__(self) -> None:
+    Args:
+        target_logits: whether the adapter gives a record the target's logits.
+    """
+
+    def __init__(self, target_logits: bool = False) -> None:
+        self._target_logits = target_logits
         self._handles: WeakKeyDictionary[Any, tuple[Handle, dict[str, Any]]] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -60,7 +65,7 @@ class Attachments:
                 self._handles.pop(own(), None)
             patches.close()
 
-        handle = Handle(policy, detach)
+        handle = Handle(policy, detach, self._target_logits)
         with ExitStack() as undo:
             install(handle, undo)
             patches = undo.pop_all()

@@ -159,9 +159,11 @@ class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
             -> None:
         """What transformers' verification accepted: the feedback for the policy."""
         accepted = max(int(num_matches), 0)
-        self._driver.verified(accepted, self._submitted)
         # Behind processors the raw logits are not at hand.
-        self._target_logits = None if self._processors else scores[0, accepted]
+        raw = None if self._processors else scores[0]
+        self._driver.verified(accepted, self._submitted,
+                              target_logits=None if raw is None else raw[: self._submitted])
+        self._target_logits = None if raw is None else raw[accepted]
 
     def _draft(self, input_ids: Tensor, budget: int) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError

@@ -41,7 +41,7 @@ from svip_policy.errors import (
 
 from . import _fingerprint
 from ._attachments import Attachments
-from ._handle import Handle, Watched
+from ._handle import Handle, Watched, conditions
 from ._patching import Patch, replaced
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def attach(
     check_versions()
 
     def install(handle: Handle, undo: ExitStack) -> None:
+        handle.conditions = conditions(target=ea_model.base_model, draft=ea_model.ea_layer)
         rounds = _rounds(handle, ea_model, layer, max_depth, reduce, on_unknown)
         for owner, name, wrapper in ((layer, "topK_genrate", rounds.draft),
                                      (layer, "reset_kv", rounds.reset),

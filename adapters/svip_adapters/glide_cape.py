@@ -35,7 +35,7 @@ from svip_policy.errors import ParameterError, UnsupportedError
 
 from . import _fingerprint
 from ._attachments import Attachments
-from ._handle import Handle, Watched
+from ._handle import Handle, Watched, conditions
 from ._patching import Patch
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def attach(
         raise ParameterError(f"max_draft is {max_draft!r}; give the most tokens, 1 to {MOST}")
 
     def install(handle: Handle, undo: ExitStack) -> None:
+        handle.conditions = conditions(target=target, draft=draft_model)
         module = _checked_module(draft_model, on_unknown)
         rounds = _Rounds(handle, draft_model, target, max_draft,
                          module.update_inference_inputs_joint_llama)

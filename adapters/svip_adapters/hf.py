@@ -28,13 +28,13 @@ from svip_policy import LengthPolicy, resolve
 
 from . import _fingerprint
 from ._attachments import Attachments
-from ._handle import Handle, Watched
+from ._handle import Handle, Watched, conditions
 from ._patching import Patch
 
 if TYPE_CHECKING:
     from ._fingerprint import OnUnknown
 
-_ATTACHED = Attachments()
+_ATTACHED = Attachments(target_logits=True)
 # What the generation that is being set up in this thread or task has prepared. Older
 # versions hand the candidate generator only the processors that the user passed.
 _CRITERIA: ContextVar[Any] = ContextVar("svip_hf_criteria", default=())
@@ -109,7 +109,10 @@ def _generator(
     if not watched:
         drafting.refuse_before(arguments, criteria)
     target = getattr(original, "__self__", None)  # it drafts for itself by an early exit
-    with _unchanged(arguments.get("assistant_model"), target):
+    draft = arguments.get("assistant_model")
+    if target is not None:
+        handle.conditions = conditions(target=target, draft=target if draft is None else draft)
+    with _unchanged(draft, target):
         framework = original(*args, **kwargs)
     if watched:
         return drafting.watch(framework, handle.new_generation())

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -63,7 +65,17 @@ def make_whole(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Dequantize ``gguf`` into a float32 safetensors model and its tokenizer in ``folder``."""
+    """Dequantize ``gguf`` into a float32 safetensors model and its tokenizer in ``folder``.
+
+    Raises:
+        RuntimeError: the installed transformers is older than its reader of such files.
+    """
+    if Version(transformers.__version__) < Version("4.41"):
+        raise RuntimeError(
+            f"transformers {transformers.__version__} cannot read {gguf.name}: run "
+            "examples/quickstart.py once in its own environment, which keeps the converted "
+            f"model in {folder.parent}, where this environment finds it"
+        )
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # A model that came from a GGUF refuses to be saved: copy its weights into one that did not.
     config = LlamaConfig.from_dict(

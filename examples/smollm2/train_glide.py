@@ -59,11 +59,14 @@ class GlideDraft(nn.Module):
                   "cross_attn.q_proj": (size, size), "cross_attn.o_proj": (size, size),
                   "mlp.gate_proj": (inner, size), "mlp.up_proj": (inner, size),
                   "mlp.down_proj": (size, inner)}
-        self.weights = {f"model.layers.0.{name}.weight": nn.Parameter(0.02 * torch.randn(shape))
-                        for name, shape in shapes.items()}
+        # What adds to the embedding begins large and the last norm small: with embedding and
+        # head tied, the embedding alone predicts the token it stands for.
+        self.weights = {f"model.layers.0.{name}.weight": nn.Parameter(
+            (0.06 if name.endswith(("o_proj", "down_proj")) else 0.02) * torch.randn(shape))
+            for name, shape in shapes.items()}
         for name in ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm"):
             self.weights[f"model.{name}.weight"] = nn.Parameter(torch.ones(size))
-        self.weights["model.norm.weight"].data.copy_(target.model.norm.weight.detach())
+        self.weights["model.norm.weight"].data.copy_(0.3 * target.model.norm.weight.detach())
         self.epsilon = config.rms_norm_eps
 
     def _linear(self, name: str, states: Tensor) -> Tensor:
@@ -113,7 +116,7 @@ def visible(length: int, block: int, offset: int) -> Tensor:
 
 
 def main() -> None:
-    args = arguments(__doc__.split("\n")[0], "model.safetensors", lr=2e-3)
+    args = arguments(__doc__.split("\n")[0], "model.safetensors", lr=5e-3)
     chats, frequent = chosen_chats(args)
     target = load_target(torch.bfloat16)[0].requires_grad_(False)
     head, draft = target.lm_head.weight.detach(), GlideDraft(target)

@@ -13,18 +13,18 @@ from typing import Any
 
 from tabulate import tabulate
 
+from .. import provenance
 from ..errors import ParameterError
 from ..summary import Round, Summary
 from .runner import TARGET_ONLY, Run
 from .statistics import Speedup, paired_speedup
 
 ALL = "all"
-REQUIRED = ("versions", "device", "dtype", "threads", "models", "arms", "seed", "commit")
 
 
 def check_provenance(header: dict[str, Any]) -> None:
     """Raise ParameterError unless ``header`` says under which conditions it was measured."""
-    missing = [name for name in REQUIRED if header.get(name) in (None, "")]
+    missing = provenance.missing(header)
     if missing:
         raise ParameterError(f"results without provenance are not reported: no {missing}")
 

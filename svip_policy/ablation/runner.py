@@ -14,6 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ..trace import TraceFile
+
 TARGET_ONLY = "target only"
 FRAMEWORK = "transformers default"
 
@@ -147,38 +149,28 @@ class Bench:
 
 
 class Journal:
-    """A JSONL file of runs, written as they come; an unfinished one is taken up again.
+    """The runs of a comparison in a trace, written as they come; an unfinished one is gone on with.
 
     Args:
         path: of the file.
-        header: the conditions; a file begun under others is not taken up.
+        header: the conditions.
+
+    Raises:
+        TraceError: the file was begun under other conditions.
     """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
-        self.path, self.runs = path, []  # type: Path, list[Run]
-        lines = _whole_lines(path)
-        if lines and json.loads(lines[0]) == json.loads(json.dumps(header)):
-            self.runs = [Run(**json.loads(line)) for line in lines[1:]]
-        else:
-            lines = [json.dumps(header)]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        self._file = TraceFile(path, "runs", header)
+        self.path, self.runs = path, [Run(**entry) for entry in self._file.entries]
 
     def add(self, run: Run) -> None:
         """Append one run and flush it."""
         self.runs.append(run)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(run)) + "\n")
+        self._file.add(asdict(run))
 
     def has(self, prompt: str, arm: str) -> bool:
         """Whether this run is there already."""
         return any(r.prompt == prompt and r.arm == arm for r in self.runs)
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Lines of a file, without a last one that was cut off."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def run_all(

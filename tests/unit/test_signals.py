@@ -94,3 +94,20 @@ def test_padding_logits_are_told_from_real_ones_by_the_caller():
 def test_a_step_takes_the_logits_of_one_position(shape):
     with pytest.raises(ValueError, match=r"shape .*give those of one position"):
         DraftStep(1, np.zeros(shape), 0)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize(("probabilities", "expected"), [
+    ([0.6, 0.3, 0.1], 0.3), ([0.1, 0.2, 0.7], 0.5), ([0.4, 0.4, 0.2], 0.0), ([1.0, 0.0], 1.0),
+    ([1.0], 1.0),
+])
+def test_margin_of_known_distributions(array, probabilities, expected):
+    with np.errstate(divide="ignore"):
+        logits = np.log(probabilities) + 7.0
+    assert signals.margin_value(array(logits)) == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("logits", [[math.nan, 1.0], [math.inf, 0.0], [-math.inf, -math.inf]])
+def test_margin_of_degenerate_logits_is_nan(array, logits):
+    assert math.isnan(DraftStep(1, array(logits), 0).margin)

@@ -1,0 +1,61 @@
+"""Under which conditions something was measured: the first line of every trace and result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+REQUIRED = ("versions", "device", "dtype", "threads", "models", "arms", "seed", "commit")
+_PACKAGES = ("torch", "transformers", "numpy", "eagle-llm", "vllm")
+
+
+def collect(**given: Any) -> dict[str, Any]:
+    """Versions, machine, threads, seed and commit, and what is ``given``.
+
+    Args:
+        given: what only the caller knows, ``models``, ``dtype`` and ``arms`` above all; it
+            goes before what is found here, and its ``versions`` are added.
+    """
+    torch = sys.modules.get("torch")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    found = {
+        "device": f"CPU, {machine}",
+        "threads": torch.get_num_threads() if torch else os.cpu_count(),
+        "seed": torch.initial_seed() if torch else None,
+        "commit": commit(),
+    }
+    return {"versions": versions() | given.pop("versions", {}), **found, **given}
+
+
+def versions() -> dict[str, str]:
+    """Of this package, Python, and those of the frameworks that are installed."""
+    from . import __version__
+
+    found = {"svip-policy": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """The git commit of a folder, in short; of this package's own by default."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
+            cwd=folder, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown, not a git checkout"
+
+
+def missing(header: Mapping[str, Any]) -> list[str]:
+    """Which of the REQUIRED conditions ``header`` does not tell."""
+    return [name for name in REQUIRED if header.get(name) in (None, "", {}, [])]
