@@ -67,7 +67,7 @@ class PolicyDriver:
             budget: how many tokens may still be drafted after this one.
         """
         began = perf_counter()
-        return self._ask(DraftStep(self._next, logits, token, self._last, budget), began)
+        return self.observe_step(DraftStep(self._next, logits, token, self._last, budget), began)
 
     def observe_level(
         self, logits: Any, paths: Callable[[], Any], frontier: Callable[[], Any],
@@ -85,13 +85,20 @@ class PolicyDriver:
         began = perf_counter()
         step = TreeStep(self._next, logits, previous=self._last, budget=budget, paths=paths,
                         frontier=frontier, reduce=reduce)
-        return self._ask(step, began)
+        return self.observe_step(step, began)
 
     @property
     def _next(self) -> int:
         return 1 if self._last is None else self._last.position + 1
 
-    def _ask(self, step: DraftStep, began: float) -> bool:
+    def observe_step(self, step: DraftStep, began: float | None = None) -> bool:
+        """Report a step that was made elsewhere; True if another one is to be drafted.
+
+        Args:
+            step: follows upon the one before it in the round.
+            began: when the making of it did, by ``perf_counter``; now, if not given.
+        """
+        began = perf_counter() if began is None else began
         self._last = step
         more = self._means_continue(self.policy.observe(step))
         if step.degenerate:

@@ -62,6 +62,25 @@ class DraftStep:
                 f"logits have shape {shape}; give those of one position, shape (vocab,)"
             )
 
+    @classmethod
+    def known(
+        cls, position: int, token: int, previous: DraftStep | None = None,
+        budget: int | None = None, **signals: float,
+    ) -> DraftStep:
+        """A step of which the signals are known and the logits are not: these are None.
+
+        Args:
+            position: see above, and so on.
+            token: likewise.
+            previous: likewise.
+            budget: likewise.
+            signals: values of ``entropy``, ``log_probability`` and ``margin``.
+        """
+        step = object.__new__(cls)
+        step.__dict__.update(position=position, logits=None, token=token, previous=previous,
+                             budget=budget, **signals)
+        return step
+
     @cached_property
     def entropy(self) -> float:
         """Entropy of the draft distribution in nats; NaN for degenerate logits."""

@@ -29,21 +29,17 @@ class LeanDrafting(PolicyDrafting):
         cache: Any,
     ) -> None:
         super().__init__(framework, arguments, criteria, driver)
-        parameters = inspect.signature(self._draft_model.forward).parameters
-        self._cache = cache
-        self._forward_options = {"use_cache": True, _cache_keyword(parameters): cache}
-        if "logits_to_keep" in parameters:
-            self._forward_options["logits_to_keep"] = 1
+        self._cached = CachedDraft(self._draft_model, cache)
         self._end = end_tokens(self._config)
         ensemble = getattr(self._config, "assistant_ensemble_weight", None)
         self._needs_logits = self._config.do_sample or ensemble is not None
 
     def _draft(self, input_ids: Tensor, budget: int) -> tuple[Tensor, Tensor | None]:
         ids = input_ids.to(self._draft_model.device)
-        self._rewind(ids.shape[1] - 1)
+        self._cached.rewind(ids.shape[1] - 1)
         rows = []
         for left in range(budget - 1, -1, -1):
-            raw = self._next_logits(ids)
+            raw = self._cached.next_logits(ids)
             scores = self._processors(ids, raw.clone()) if self._processors else raw
             if self._config.do_sample and is_degenerate(scores[0]):
                 # Nothing to sample from. Decided by the distribution alone: still exact.
@@ -62,22 +58,38 @@ class LeanDrafting(PolicyDrafting):
         logits = torch.stack(rows, dim=1) if self._needs_logits and rows else None
         return ids, logits
 
-    def _rewind(self, length: int) -> None:
-        """Forget cached positions from ``length`` on; the token there is the target's."""
-        surplus = self._cache.get_seq_length() - length
-        if surplus > 0:
-            self._cache.crop(-surplus)  # a negative number has one meaning in all versions
-
-    def _next_logits(self, ids: Tensor) -> Tensor:
-        """Raw float32 logits of the next token, (1, vocab)."""
-        new = ids[:, self._cache.get_seq_length() :]
-        logits: Tensor = self._draft_model(input_ids=new, **self._forward_options).logits
-        return logits[:, -1].float()
-
     def _choose(self, scores: Tensor) -> Tensor:
         if self._config.do_sample:
             return torch.multinomial(scores.softmax(-1), num_samples=1)
         return scores.argmax(-1, keepdim=True)
+
+
+class CachedDraft:
+    """A draft with a cache of its own, which tells the next token's logits.
+
+    Args:
+        draft: a decoder-only model.
+        cache: an empty one for it, see :func:`dynamic_cache`.
+    """
+
+    def __init__(self, draft: Any, cache: Any) -> None:
+        parameters = inspect.signature(draft.forward).parameters
+        self._draft, self._cache = draft, cache
+        self._options = {"use_cache": True, _cache_keyword(parameters): cache}
+        if "logits_to_keep" in parameters:
+            self._options["logits_to_keep"] = 1
+
+    def rewind(self, length: int) -> None:
+        """Forget cached positions from ``length`` on: others follow there."""
+        surplus = self._cache.get_seq_length() - length
+        if surplus > 0:
+            self._cache.crop(-surplus)  # a negative number has one meaning in all versions
+
+    def next_logits(self, ids: Tensor) -> Tensor:
+        """Raw float32 logits of the token after ``ids``, (1, vocab)."""
+        new = ids[:, self._cache.get_seq_length() :]
+        logits: Tensor = self._draft(input_ids=new, **self._options).logits
+        return logits[:, -1].float()
 
 
 def lean_cache(framework: Any) -> Any:
@@ -93,7 +105,7 @@ def lean_cache(framework: Any) -> Any:
         and _cache_keyword(parameters) in parameters
         and _unpadded(kwargs)
     )
-    cache = _dynamic_cache(draft) if plain else None
+    cache = dynamic_cache(draft) if plain else None
     layers = getattr(cache, "layers", [])
     # Sliding windows and recurrent states need more than a crop to go back.
     return cache if all(type(layer).__name__ == "DynamicLayer" for layer in layers) else None
@@ -118,7 +130,8 @@ def _unpadded(kwargs: dict[str, Any]) -> bool:
     return bool((positions == count).all())
 
 
-def _dynamic_cache(draft: Any) -> Any:
+def dynamic_cache(draft: Any) -> Any:
+    """An empty cache for ``draft``."""
     try:
         return DynamicCache(config=draft.config)
     except TypeError:  # older versions take no configuration
