@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, digest, parse_args, provenance, up_to
+from common import comparison, digest, parse_args, provenance, up_to
 from smollm2 import eagle_pair, pair
 from svip_adapters import eagle
 
 import svip_policy
-from svip_policy.ablation.runner import TARGET_ONLY, Answer, Bench
+from svip_policy.ablation import report
+from svip_policy.ablation.runner import TARGET_ONLY, Answer, Answered, Bench
 from svip_policy.provenance import commit
 
 
@@ -88,7 +89,7 @@ def answering(model: Any, max_new_tokens: int) -> Answer:
     """
     end = model.tokenizer.eos_token_id
 
-    def answer(ids: Any, arm: str) -> tuple[list[int], float, Any]:
+    def answer(ids: Any, arm: str) -> Answered:
         policy, tree = (None, Tree()) if arm == TARGET_ONLY else parsed(arm)
         with_tree(model, tree)
         generate: Callable[..., Any] = (
@@ -100,7 +101,7 @@ def answering(model: Any, max_new_tokens: int) -> Answer:
             # It ends once it exceeds what it is given; all arms alike.
             out = generate(ids, max_new_tokens=max_new_tokens - 1)
             seconds = perf_counter() - began
-        return up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle
+        return Answered(up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle)
 
     return answer
 
@@ -125,14 +126,14 @@ def main() -> None:
     header = provenance(args, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
         "head": f"examples/smollm2/eagle, SHA-256 {digest(weights)}",
-    }, {"EAGLE": commit(eagle_pair.checkout())})
-    comparison = Comparison(bench, args, header, "eagle" if args.arms is None else "eagle-arms")
-    comparison.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
+    }, upstream={"EAGLE": commit(eagle_pair.checkout())})
+    run = comparison(bench, args, header, "eagle")
+    run.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
     if args.arms is None:
-        comparison.tune(TUNED)
-    comparison.compare([SHIPPED, *(args.arms or [*comparison.best.values(), *UNTUNED])])
-    comparison.finish("EAGLE-2, greedy decoding", CONVENTIONS,
-                      comparison.best.get("constant", SHIPPED))
+        run.tune(TUNED)
+    run.compare([SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])
+    print(report.render(run.finish(title="EAGLE-2", conventions=CONVENTIONS, trees=True,
+                                   base=run.best.get("constant", SHIPPED))))
 
 
 if __name__ == "__main__":

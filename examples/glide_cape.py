@@ -18,12 +18,13 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import Comparison, digest, parse_args, provenance, up_to
+from common import comparison, digest, parse_args, provenance, up_to
 from smollm2 import glide_pair, pair
 from svip_adapters import glide_cape
 
 import svip_policy
-from svip_policy.ablation.runner import TARGET_ONLY, Answer, Bench
+from svip_policy.ablation import report
+from svip_policy.ablation.runner import TARGET_ONLY, Answer, Answered, Bench
 from svip_policy.provenance import commit
 
 # How many tokens CaPE takes at a position, by tenths of the draft's confidence: upstream's script.
@@ -78,7 +79,7 @@ def answering(target: Any, draft: Any, max_new_tokens: int) -> Answer:
     """Answers by upstream's own generation; what it wrote beyond the end does not count."""
     end = target.generation_config.eos_token_id
 
-    def answer(ids: Any, arm: str) -> tuple[list[int], float, Any]:
+    def answer(ids: Any, arm: str) -> Answered:
         policy, bins = (None, []) if arm == TARGET_ONLY else parsed(arm)
         with glide_cape.attach(draft, policy, target=target) as handle:
             if arm.startswith(PLAIN):
@@ -90,12 +91,12 @@ def answering(target: Any, draft: Any, max_new_tokens: int) -> Answer:
                 out = draft.medusa_generate(ids, large_model=target, max_steps=max_new_tokens,
                                             prob_to_top=bins)["input_ids"]
             seconds = perf_counter() - began
-        return up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle
+        return Answered(up_to(out[0, ids.shape[1] :].tolist(), end), seconds, handle)
 
     return answer
 
 
-def run(args: Any) -> None:
+def compare(args: Any) -> None:
     """Load, tune, compare, write."""
     target, draft, tokenizer = glide_pair.load_glide(getattr(torch, args.dtype))
     bench = Bench(target, tokenizer, answering(target, draft, args.max_new_tokens))
@@ -103,21 +104,20 @@ def run(args: Any) -> None:
     header = provenance(args, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
         "draft": f"examples/smollm2/glide, SHA-256 {digest(weights)}",
-    }, {"GliDe": commit(glide_pair.checkout())})
-    name = "glide-cape" if args.arms is None else "glide-cape-arms"
-    comparison = Comparison(bench, args, header, name)
-    comparison.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
+    }, upstream={"GliDe": commit(glide_pair.checkout())})
+    run = comparison(bench, args, header, "glide-cape")
+    run.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
     if args.arms is None:
-        comparison.tune(TUNED)
-    comparison.compare([*SHIPPED, *(args.arms or [*comparison.best.values(), *UNTUNED])])
-    comparison.finish("GliDe and CaPE, greedy decoding", CONVENTIONS,
-                      comparison.best.get("constant", SHIPPED[0]))
+        run.tune(TUNED)
+    run.compare([*SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])
+    print(report.render(run.finish(title="GliDe and CaPE", conventions=CONVENTIONS, trees=True,
+                                   base=run.best.get("constant", SHIPPED[0]))))
 
 
 def main() -> None:
     args = parse_args(__doc__, parsed)
     with glide_cape.importable(glide_pair.tokenizer_folder()):
-        run(args)
+        compare(args)
 
 
 if __name__ == "__main__":

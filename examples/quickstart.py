@@ -25,22 +25,22 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from comparison import PROMPTS, TASKS, digest, divergence_notes, provenance, refuse_large_gaps
+from common import PROMPTS, TASKS, digest, provenance
 from smollm2 import pair
 from tqdm import tqdm
 
 import svip_policy
 from svip_policy.ablation import report
+from svip_policy.ablation.comparison import TIE, refuse_large_gaps
+from svip_policy.ablation.prompts import Prompt, read_prompts
 from svip_policy.ablation.runner import (
     FRAMEWORK,
     TARGET_ONLY,
     Bench,
     Journal,
-    Prompt,
     Run,
     assisted,
     divergences,
-    read_prompts,
     run_all,
 )
 
@@ -164,7 +164,7 @@ def main() -> None:
     run_all(setup, prompts, arms, journal, args.seed,
             lambda items: tqdm(items, f"{len(arms)} arms", unit="prompt", file=sys.stderr))
     found = list(divergences(setup, journal.runs, prompts))
-    notes = [equality, *divergence_notes(args.dtype, found),
+    notes = [equality, *report.divergence_notes(header | {"tie": TIE[args.dtype]}, found),
              f"One pass of the target over 1 and over 8 tokens: {bfloat16.one:.0f} and "
              f"{bfloat16.eight:.0f} ms in bfloat16, {float32.one:.0f} and {float32.eight:.0f} ms "
              f"in float32. One token alone is "

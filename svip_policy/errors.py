@@ -29,6 +29,10 @@ class TraceError(SvipError, ValueError):
     """A file is no trace, or not the one that is wanted."""
 
 
+class DivergenceError(SvipError, RuntimeError):
+    """Greedy output is not the target's, beyond what rounding explains."""
+
+
 class DegenerateLogitsWarning(RuntimeWarning):
     """Draft logits hold NaN or +inf, or are -inf throughout; drafting stopped there."""
 

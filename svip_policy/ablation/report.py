@@ -1,4 +1,4 @@
-"""Tables of recorded runs, as Markdown.
+"""Tables of recorded runs, and the report of a comparison, as Markdown.
 
 Conventions: speedup is (all tokens / all seconds) relative to target-only decoding, unless
 it says "mean of prompts"; the acceptance rate is pooled accepted / drafted; lengths are
@@ -7,8 +7,10 @@ means per round, the target's own token not counted; generated ids are counted.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -143,3 +145,91 @@ def comparison(runs: Sequence[Run], arm: str, base: str) -> str:
         return f"{begun}, from one prompt: no interval."
     verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "within noise"
     return f"{begun}, 95% interval {ratio.low:.2f} to {ratio.high:.2f}: {verdict}."
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A result that :class:`.comparison.Comparison` wrote.
+
+    Raises:
+        ParameterError: the file is none, or does not tell its conditions.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        header, runs = result["conditions"], [Run(**run) for run in result["runs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ParameterError(f"{path} is no result of a comparison ({error!r}): give the JSON that "
+                             "it wrote") from error
+    check_provenance(header)
+    if not runs:
+        raise ParameterError(f"{path} holds no runs")
+    return dict(result)
+
+
+def render(result: dict[str, Any]) -> str:
+    """The report of a comparison.
+
+    Args:
+        result: its ``conditions`` may tell a ``title``, ``conventions`` (a paragraph on how to
+            read the tables), ``base`` (the arm that the others are compared with), ``trees``
+            (whether arms draft trees) and the ``upstream`` (name and version).
+    """
+    h, runs = result["conditions"], [Run(**run) for run in result["runs"]]
+    base = h.get("base") or h["tuned"].get("constant", [TARGET_ONLY])[0]
+    others = [arm for arm in h["arms"] if arm not in (TARGET_ONLY, base)]
+    first = [trees_table(runs, base), "", "By task:", ""] if h.get("trees") else []
+    lengths = [] if h.get("trees") else [
+        "Tokens drafted a round / accepted a round, the target's own not counted / pooled "
+        "acceptance rate:", "", lengths_table(runs), ""]
+    long_form = [] if not any(r.marks for r in runs) else [
+        "Speedup by length of the answer:", "", marks_table(runs), ""]
+    return "\n".join([
+        f"## {h.get('title', 'Comparison')}, {h['models']['target']}", "", _conditions(h), "",
+        *([h["conventions"], ""] if "conventions" in h else []), *first, speedup_table(runs), "",
+        *lengths, *long_form, "Where the time went:", "", seconds_table(runs), "",
+        *(f"- {line}" for line in [*_tuned(h), *(comparison(runs, arm, base) for arm in others),
+                                   *verdicts(runs), *divergence_notes(h, result["divergences"])]),
+        "",
+    ])
+
+
+def _conditions(h: dict[str, Any]) -> str:
+    v = h["versions"]
+    upstream = "".join(f", {name} {version}" for name, version in h.get("upstream", {}).items())
+    return (f"{h['prompts']} prompts, up to {h['max_new_tokens']} tokens a turn, {h['decoding']} "
+            f"decoding, {h['dtype']}; {h['device']}, {h['threads']} threads; torch {v['torch']}, "
+            f"transformers {v['transformers']}{upstream}, commit {h['commit']}; "
+            f"{', '.join(f'{role}: {name}' for role, name in h['models'].items())}.")
+
+
+def _tuned(h: dict[str, Any]) -> list[str]:
+    return [f"Tuned on {h['tuning_prompts']} other prompts: {arm}, of {tried} tried."
+            for arm, tried in h["tuned"].values()]
+
+
+def divergence_notes(h: dict[str, Any], found: list[dict[str, Any]]) -> list[str]:
+    """Whether outputs were identical; if not, where they part and how near a tie it was."""
+    if h["decoding"] != "greedy":
+        return []
+    if not found:
+        return [f"In {h['dtype']} all arms gave identical greedy output."]
+    listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
+              f"(top-two gap {d['top_two_gap']:.3f})" for d in found]
+    ties = sum(d["top_two_gap"] <= h["tie"] for d in found)
+    return [f"In {h['dtype']} {len(found)} answers part from the target's, {ties} of them where "
+            f"its two largest logits are within {h['tie']}, which a pass over several tokens may "
+            "round otherwise than a pass over one: " + "; ".join(listed) + "."]
+
+
+def marks_table(runs: Sequence[Run]) -> str:
+    """Speedup over target-only decoding at the marks of long answers, total over total."""
+    arms = unique(r.arm for r in runs)
+    rates = {arm: [_rate([r for r in runs if r.arm == arm], n)
+                   for n in range(min(len(r.marks) for r in runs))] for arm in arms}
+    heads = [str(min(r.marks[n][0] for r in runs)) for n in range(len(rates[TARGET_ONLY]))]
+    return _markdown([[arm, *(f"{mine / its:.2f}" for mine, its in
+                              zip(rates[arm], rates[TARGET_ONLY], strict=True))] for arm in arms],
+                     ["tokens", *heads])
+
+
+def _rate(runs: Sequence[Run], mark: int) -> float:
+    return sum(r.marks[mark][0] for r in runs) / sum(r.marks[mark][1] for r in runs)

@@ -6,51 +6,26 @@ a policy, or what else the bench's ``answer`` knows.
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..trace import TraceFile
+from .prompts import Prompt
 
 TARGET_ONLY = "target only"
 FRAMEWORK = "transformers default"
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt: an id, the task it belongs to, and one or more user turns."""
-
-    id: str
-    task: str
-    turns: tuple[str, ...]
-
-
-def read_prompts(path: Path) -> list[Prompt]:
-    """Prompts of a JSONL file with the fields ``id``, ``task`` and ``turns``.
-
-    Raises:
-        ValueError: names the line that is not of this form.
-    """
-    prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            entry = json.loads(line)
-            prompts.append(Prompt(entry["id"], entry["task"], tuple(entry["turns"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path}, line {number}: give a JSON object with id, task and turns ({error!r})"
-            ) from error
-    return prompts
-
-
 @dataclass
 class Run:
     """One prompt under one arm, all turns together. Times in seconds; ``rounds`` are (drafted,
-    accepted); for the others see :mod:`svip_policy.summary`."""
+    accepted); for the others see :mod:`svip_policy.summary`; ``marks`` are (tokens, seconds since
+    the start) where a long answer was timed on its way."""
 
     prompt: str
     task: str
@@ -63,6 +38,7 @@ class Run:
     policy_seconds: float = 0.0
     nodes: int = 0
     levels: int = 0
+    marks: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -70,29 +46,78 @@ class Run:
         return sum(map(len, self.tokens))
 
 
-Answer = Callable[[Any, str], tuple[list[int], float, Any]]
-"""Ids (1, length) and an arm to a greedy answer: its tokens, seconds, and the handle that
-recorded its rounds."""
+class Answered(NamedTuple):
+    """An answer: its tokens, seconds, the handle that recorded its rounds, and marks of a run."""
+
+    tokens: list[int]
+    seconds: float
+    handle: Any
+    marks: Sequence[tuple[int, float]] = ()
 
 
-def assisted(target: Any, draft: Any, max_new_tokens: int) -> Answer:
-    """Answers by transformers' assisted generation, of at most ``max_new_tokens``."""
+Answer = Callable[[Any, str], Answered]
+"""Ids (1, length) and an arm to an answer."""
 
-    def answer(ids: Any, arm: str) -> tuple[list[int], float, Any]:
-        import svip_adapters
 
+def assisted(
+    target: Any, draft: Any, max_new_tokens: int, temperature: float = 0.0, seed: int = 0,
+    long_form: Sequence[int] = (),
+) -> Answer:
+    """Answers by transformers' assisted generation.
+
+    Args:
+        target: the model that answers.
+        draft: for all arms but target-only decoding.
+        max_new_tokens: the most of an answer.
+        temperature: 0 for greedy decoding; the draft samples at the same one.
+        seed: of sampling; each answer has its own, so that a resumed run gives the same.
+        long_form: end of sequence is suppressed, and the time told at these numbers of tokens.
+    """
+    import svip_adapters
+    import torch
+
+    options: dict[str, Any] = {"do_sample": temperature > 0, "max_new_tokens": max_new_tokens}
+    if temperature > 0:
+        # All tokens, whatever the model's own defaults: those would not be the target's.
+        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    if long_form:
+        options["min_new_tokens"] = max_new_tokens
+
+    def answer(ids: Any, arm: str) -> Answered:
         assistant = None if arm == TARGET_ONLY else draft
         policy = None if arm in (TARGET_ONLY, FRAMEWORK) else arm
+        torch.manual_seed(zlib.crc32(f"{seed} {arm} {ids.tolist()}".encode()))
         with svip_adapters.attach(target, policy) as handle:
-            began = perf_counter()
+            clock = _Clock(long_form)
             out = target.generate(
                 ids, attention_mask=ids.new_ones(ids.shape), assistant_model=assistant,
-                do_sample=False, max_new_tokens=max_new_tokens,
+                streamer=clock if long_form else None, **options,
             )
-            seconds = perf_counter() - began
-        return out[0, ids.shape[1] :].tolist(), seconds, handle
+            seconds = perf_counter() - clock.began
+        return Answered(out[0, ids.shape[1] :].tolist(), seconds, handle, clock.marks)
 
     return answer
+
+
+class _Clock:
+    """A streamer that tells when an answer had so many tokens."""
+
+    def __init__(self, wanted: Sequence[int]) -> None:
+        self._wanted = sorted(wanted)
+        self._count: int | None = None
+        self.marks: list[tuple[int, float]] = []
+        self.began = perf_counter()
+
+    def put(self, tokens: Any) -> None:
+        """First the prompt, then what was generated."""
+        self._count = 0 if self._count is None else self._count + tokens.numel()
+        while self._wanted and self._count >= self._wanted[0]:
+            # A round brings several tokens: the number that the time belongs to.
+            self.marks.append((self._count, perf_counter() - self.began))
+            del self._wanted[0]
+
+    def end(self) -> None:
+        """All were given."""
 
 
 @dataclass
@@ -110,10 +135,18 @@ class Bench:
     answer: Answer
 
     def encode(self, chat: list[dict[str, str]]) -> Any:
-        """Ids of a chat up to where the model is to answer, (1, length)."""
-        return self.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )["input_ids"].to(self.target.device)
+        """Ids of a chat up to where the model is to answer, (1, length).
+
+        A tokenizer without a chat template gets the texts, with blank lines in between.
+        """
+        if getattr(self.tokenizer, "chat_template", "") is None:
+            text = "\n\n".join(message["content"] for message in chat)
+            ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
+        else:
+            ids = self.tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
+        return ids.to(self.target.device)
 
     def run(self, prompt: Prompt, arm: str, answers: list[str]) -> Run:
         """All turns of ``prompt`` under ``arm``.
@@ -125,12 +158,12 @@ class Bench:
         """
         run = Run(prompt.id, prompt.task, arm)
         for turn in range(len(prompt.turns)):
-            tokens, seconds, handle = self.answer(
-                self.encode(chat_of(prompt, turn, answers)), arm)
-            summary = handle.summary()
-            run.tokens.append(tokens)
-            run.seconds += seconds
-            run.rounds += [(r.drafted, r.accepted) for r in handle.rounds]
+            answered = self.answer(self.encode(chat_of(prompt, turn, answers)), arm)
+            summary = answered.handle.summary()
+            run.tokens.append(answered.tokens)
+            run.seconds += answered.seconds
+            run.rounds += [(r.drafted, r.accepted) for r in answered.handle.rounds]
+            run.marks += answered.marks
             run.draft_seconds += summary.draft_seconds
             run.verify_seconds += summary.verify_seconds
             run.policy_seconds += summary.policy_seconds
@@ -143,7 +176,7 @@ class Bench:
         answers: list[str] = []
         for turn in range(len(prompt.turns) - 1):
             ids = self.encode(chat_of(prompt, turn, answers))
-            tokens, _, _ = self.answer(ids, TARGET_ONLY)
+            tokens = self.answer(ids, TARGET_ONLY).tokens
             answers.append(self.tokenizer.decode(tokens, skip_special_tokens=True))
         return answers
 

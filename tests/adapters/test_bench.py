@@ -4,12 +4,12 @@ import pytest
 import torch
 from tiny_models import tiny
 
+from svip_policy.ablation.prompts import Prompt
 from svip_policy.ablation.runner import (
     FRAMEWORK,
     TARGET_ONLY,
     Bench,
     Journal,
-    Prompt,
     assisted,
     chat_of,
     divergences,

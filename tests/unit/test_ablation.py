@@ -7,7 +7,8 @@ import pytest
 
 from svip_policy import provenance
 from svip_policy.ablation import report
-from svip_policy.ablation.runner import TARGET_ONLY, Journal, Prompt, Run, chat_of, read_prompts
+from svip_policy.ablation.prompts import Prompt, read_prompts
+from svip_policy.ablation.runner import TARGET_ONLY, Journal, Run, chat_of
 from svip_policy.ablation.statistics import paired_speedup
 from svip_policy.errors import ParameterError, TraceError
 
