@@ -70,6 +70,8 @@ def test_up_to_an_end_of_sequence(target, near_draft, self_draft, monkeypatch, p
     tokens, rounds = live(target, draft, ids, policy, n=N)
     assert tokens == text.tokens == plain[: plain.index(end) + 1]
     assert counts(replay(text, policy)) == rounds
+    # Nothing is drafted after an end, nor recorded.
+    assert not any(end in [d.token for d in drafted[:-1]] for drafted in text.off.values())
 
 
 class Skips:
@@ -80,8 +82,8 @@ class Skips:
 
     def observe(self, step):
         before = step.previous.entropy if step.previous else 0.0
-        enough = step.margin + step.entropy - before - step.log_probability > 1.0
-        return Decision.STOP if enough or step.budget < 3 else Decision.CONTINUE
+        score = step.margin + step.entropy - before - step.log_probability + step.budget % 3
+        return Decision.STOP if score > 2.0 else Decision.CONTINUE
 
     def verified(self, drafted, accepted):
         pass
@@ -95,6 +97,11 @@ def test_a_policy_that_uses_all_there_is(case, target, near_draft):
     _, rounds = live(target, near_draft, ids, Skips(), n=N)
     assert {d for d, _ in rounds} >= {0, 1}
     assert counts(replay(text, Skips())) == rounds
+
+
+def test_a_policy_starts_anew_each_time(case):
+    policy = POLICIES["heuristic"]()
+    assert counts(replay(case[1], policy)) == counts(replay(case[1], policy))
 
 
 def test_a_text_survives_its_file(case):

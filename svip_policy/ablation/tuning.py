@@ -1,0 +1,49 @@
+"""Texts of policies with ranges, such as ``svip(threshold=0.2..0.5)``, and what they stand for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+
+from ..errors import PolicyTextError
+from ..policies import parse
+
+_NUMBER = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
+POINTS = 7
+
+
+def expand(text: str) -> list[str]:
+    """The policies that ``text`` stands for, each as its ``repr``.
+
+    A range ``a..b`` of whole numbers means each of them, of others POINTS evenly spaced ones;
+    ``a..b..step`` those that are ``step`` apart. Several ranges are combined.
+
+    Raises:
+        PolicyTextError: a range is empty, or the text is none.
+        ParameterError: a policy refuses a value.
+    """
+    parts = _RANGE.split(text)
+    values = [_values(text, *parts[n : n + 3]) for n in range(1, len(parts), 4)]
+    fixed = parts[::4]
+    found = []
+    for chosen in itertools.product(*values):
+        pieces = itertools.zip_longest(fixed, chosen, fillvalue="")
+        found.append(repr(parse("".join(itertools.chain.from_iterable(pieces)))))
+    return list(dict.fromkeys(found))
+
+
+def _values(text: str, low: str, high: str, step: str | None) -> list[str]:
+    first, last = float(low), float(high)
+    whole = all(re.fullmatch(r"-?\d+", part) for part in (low, high, step or "1"))
+    if last < first or (step is not None and float(step) <= 0):
+        raise PolicyTextError(f"{low}..{high} in {text!r} is no range; write e.g. 0.2..0.5, or "
+                              "0.2..0.5..0.1 for the step")
+    if whole:
+        return [str(n) for n in range(int(low), int(high) + 1, int(step or 1))]
+    if step is None:
+        return [f"{x:.6g}" for x in np.linspace(first, last, POINTS)]
+    # Half a step more, or rounding would lose the end.
+    return [f"{x:.6g}" for x in np.arange(first, last + float(step) * 1e-6, float(step))]
