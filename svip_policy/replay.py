@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +53,9 @@ class Text:
         longest: how long a draft is recorded at least.
         on: at each position, what is drafted after the text before it.
         off: where that is not the text's token, what is drafted after it, by position.
+        acceptance_rates: at each position sum of min(p, q), None where that is no number; empty
+            if they were not recorded.
+        cross_entropies: likewise H(q, p), in nats.
     """
 
     prompt: str
@@ -65,6 +68,8 @@ class Text:
     longest: int
     on: list[Drafted]
     off: dict[int, list[Drafted]]
+    acceptance_rates: list[float | None] = field(default_factory=list)
+    cross_entropies: list[float | None] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is no number becomes None."""

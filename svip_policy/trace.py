@@ -190,12 +190,20 @@ def _chain(step: DraftStep | None) -> Iterator[DraftStep]:
 
 def _against(steps: list[DraftStep], target_logits: Any) -> dict[str, list[float | None]]:
     """What only both distributions tell of each step."""
-    rates, crossed = [], []
-    for step, row in zip(steps, target_logits, strict=False):
-        q, p = probabilities(step.logits), probabilities(row)
-        rates.append(number(bounds.acceptance_rate(p, q)))
-        crossed.append(number(bounds.cross_entropy(q, p)))
-    return {"acceptance_rates": rates, "cross_entropies": crossed}
+    found = [against(step.logits, row) for step, row in zip(steps, target_logits, strict=False)]
+    return {"acceptance_rates": [rate for rate, _ in found],
+            "cross_entropies": [crossed for _, crossed in found]}
+
+
+def against(draft_logits: Any, target_logits: Any) -> tuple[float | None, float | None]:
+    """Acceptance rate, sum of min(p, q), and cross entropy H(q, p) in nats of one position.
+
+    Args:
+        draft_logits: of q, (vocab,).
+        target_logits: of p, (vocab,).
+    """
+    q, p = probabilities(draft_logits), probabilities(target_logits)
+    return number(bounds.acceptance_rate(p, q)), number(bounds.cross_entropy(q, p))
 
 
 def probabilities(logits: Any) -> Any:

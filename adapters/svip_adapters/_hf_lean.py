@@ -76,8 +76,7 @@ class CachedDraft:
         parameters = inspect.signature(draft.forward).parameters
         self._draft, self._cache = draft, cache
         self._options = {"use_cache": True, _cache_keyword(parameters): cache}
-        if "logits_to_keep" in parameters:
-            self._options["logits_to_keep"] = 1
+        self._keeps = "logits_to_keep" in parameters
 
     def rewind(self, length: int) -> None:
         """Forget cached positions from ``length`` on: others follow there."""
@@ -85,11 +84,20 @@ class CachedDraft:
         if surplus > 0:
             self._cache.crop(-surplus)  # a negative number has one meaning in all versions
 
-    def next_logits(self, ids: Tensor) -> Tensor:
-        """Raw float32 logits of the token after ``ids``, (1, vocab)."""
+    def next_logits(self, ids: Tensor, count: int = 1) -> Tensor:
+        """Raw float32 logits of the token after each of the last ``count`` ``ids``.
+
+        Args:
+            ids: the sequence, (1, length); at least ``count`` of it not yet in the cache.
+            count: how many.
+
+        Returns:
+            (count, vocab).
+        """
         new = ids[:, self._cache.get_seq_length() :]
-        logits: Tensor = self._draft(input_ids=new, **self._options).logits
-        return logits[:, -1].float()
+        keep = {"logits_to_keep": count} if self._keeps else {}
+        logits: Tensor = self._draft(input_ids=new, **self._options, **keep).logits
+        return logits[0, -count:].float()
 
 
 def lean_cache(framework: Any) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,9 +12,9 @@ from svip_adapters import attach
 from svip_adapters.hf_text import record_text
 from tiny_models import greedy
 
-from svip_policy import POLICIES, Constant, Decision
+from svip_policy import POLICIES, Constant, Decision, bounds
 from svip_policy.cost import CostModel
-from svip_policy.errors import ParameterError, TraceError
+from svip_policy.errors import ParameterError, TraceError, UnsupportedError
 from svip_policy.replay import Drafted, Text, first_mismatch, oracle, replay, seconds
 
 PROMPTS = [torch.tensor([ids]) for ids in ([5, 9, 2, 7], [3], [40, 41, 42, 8, 8], [17, 60])]
@@ -83,7 +84,7 @@ class Skips:
     def observe(self, step):
         before = step.previous.entropy if step.previous else 0.0
         score = step.margin + step.entropy - before - step.log_probability + step.budget % 3
-        return Decision.STOP if score > 2.0 else Decision.CONTINUE
+        return Decision.STOP if score > 5.0 else Decision.CONTINUE
 
     def verified(self, drafted, accepted):
         pass
@@ -95,7 +96,7 @@ class Skips:
 def test_a_policy_that_uses_all_there_is(case, target, near_draft):
     ids, text = case
     _, rounds = live(target, near_draft, ids, Skips(), n=N)
-    assert {d for d, _ in rounds} >= {0, 1}
+    assert {d for d, _ in rounds} >= {0, 1, 3}
     assert counts(replay(text, Skips())) == rounds
 
 
@@ -203,3 +204,30 @@ def test_constant_by_hand():
     assert text.matches == [2, 1, 0, 1]
     assert counts(replay(text, Constant(3))) == [(3, 2), (0, 0)]
     assert counts(replay(text, Constant(1))) == [(1, 1), (1, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("n", [5, 64, 65, 150])
+def test_distributions_are_those_of_both_models(target, near_draft, n):
+    ids = PROMPTS[0]
+    text = record_text(target, near_draft, ids, max_new_tokens=n, longest=3, distributions=True)
+    whole = torch.cat((ids, torch.tensor([text.tokens])), 1)
+    with torch.no_grad():
+        p, q = (m(whole).logits[0, ids.shape[1] - 1 : -1].double().softmax(-1).numpy()
+                for m in (target, near_draft))
+    np.testing.assert_allclose(text.acceptance_rates, bounds.acceptance_rate(p, q), rtol=1e-4)
+    np.testing.assert_allclose(text.cross_entropies, bounds.cross_entropy(q, p), rtol=1e-4)
+    np.testing.assert_allclose([d.entropy for d in text.on], bounds.cross_entropy(q, q), rtol=1e-3,
+                               atol=1e-5)
+    plain = record_text(target, near_draft, ids, max_new_tokens=n, longest=3)
+    assert plain.on == text.on and plain.acceptance_rates == []
+
+
+@pytest.mark.parametrize("options", [{"longest": 0}, {"max_new_tokens": 0}])
+def test_nothing_to_record_is_refused(target, near_draft, options):
+    with pytest.raises(ParameterError, match="at least 1"):
+        record_text(target, near_draft, PROMPTS[0], **{"max_new_tokens": 3, **options})
+
+
+def test_two_sequences_are_refused(target, near_draft):
+    with pytest.raises(UnsupportedError, match=r"\(2, 4\)"):
+        record_text(target, near_draft, PROMPTS[0].repeat(2, 1), max_new_tokens=3)
