@@ -151,6 +151,8 @@ class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
             except BaseException:
                 self._driver.abandon()
                 raise
+        else:
+            self._forget(length)
         self._submitted = candidates.shape[1] - length
         self._driver.drafted()
         return candidates, logits
@@ -166,6 +168,11 @@ class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
         self._target_logits = None if raw is None else raw[accepted]
 
     def _draft(self, input_ids: Tensor, budget: int) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def _forget(self, length: int) -> None:
+        """Nothing is drafted after ``length`` tokens. What was rejected before must not stay in
+        the draft's cache: the next round would take it for accepted text."""
         raise NotImplementedError
 
     def _met(self, candidates: Tensor) -> bool:

@@ -65,6 +65,16 @@ class FrameworkDrafting(PolicyDrafting):
             logits = None if logits is None else logits[:, :-1]
         return candidates, logits
 
+    def _forget(self, length: int) -> None:
+        if type(self._framework) is upstream.AssistedCandidateGeneratorDifferentTokenizers:
+            return  # compares the texts
+        kwargs = self._framework.assistant_kwargs
+        cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name)
+                      is not None), None)
+        surplus = 0 if cache is None else cache.get_seq_length() - (length - 1)
+        if surplus > 0:
+            cache.crop(-surplus)
+
     def _catch_up(self, length: int) -> None:
         """Extend mask and positions over rounds in which the policy drafted nothing, which
         transformers, that drafts in every round, does not expect."""

@@ -58,6 +58,9 @@ class LeanDrafting(PolicyDrafting):
         logits = torch.stack(rows, dim=1) if self._needs_logits and rows else None
         return ids, logits
 
+    def _forget(self, length: int) -> None:
+        self._cached.rewind(length - 1)
+
     def _choose(self, scores: Tensor) -> Tensor:
         if self._config.do_sample:
             return torch.multinomial(scores.softmax(-1), num_samples=1)

@@ -75,16 +75,8 @@ def test_up_to_an_end_of_sequence(target, near_draft, self_draft, monkeypatch, p
     assert not any(end in [d.token for d in drafted[:-1]] for drafted in text.off.values())
 
 
-class Skips:
-    """Drafts only where the length of the sequence is even, and asks for the signals."""
-
-    def begin(self, start):
-        return Decision.CONTINUE if start.length % 2 == 0 else Decision.STOP
-
-    def observe(self, step):
-        before = step.previous.entropy if step.previous else 0.0
-        score = step.margin + step.entropy - before - step.log_probability + step.budget % 3
-        return Decision.STOP if score > 3.5 else Decision.CONTINUE
+class Plain:
+    """A policy without state."""
 
     def verified(self, drafted, accepted):
         pass
@@ -93,11 +85,46 @@ class Skips:
         return self
 
 
+class UsesAll(Plain):
+    """Asks for every signal, and for the budget."""
+
+    def observe(self, step):
+        before = step.previous.entropy if step.previous else 0.0
+        score = step.margin + step.entropy - before - step.log_probability
+        stop = step.position >= 2 + step.budget % 3 and score > 1.0
+        return Decision.STOP if stop else Decision.CONTINUE
+
+
+class Skips(Plain):
+    """Drafts six tokens, or nothing, by the length of the sequence."""
+
+    def __init__(self, every):
+        self.every = every
+
+    def begin(self, start):
+        return Decision.CONTINUE if start.length % self.every == 0 else Decision.STOP
+
+    def observe(self, step):
+        return Decision.STOP if step.position == 6 else Decision.CONTINUE
+
+
 def test_a_policy_that_uses_all_there_is(case, target, near_draft):
     ids, text = case
-    _, rounds = live(target, near_draft, ids, Skips(), n=N)
-    assert {0} < {d for d, _ in rounds} and max(d for d, _ in rounds) > 2
-    assert counts(replay(text, Skips())) == rounds
+    _, rounds = live(target, near_draft, ids, UsesAll(), n=N)
+    assert len({d for d, _ in rounds}) > 3
+    assert counts(replay(text, UsesAll())) == rounds
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+@pytest.mark.parametrize("lean", [True, False])
+def test_after_skipped_rounds_the_draft_does_not_go_on_from_rejected_tokens(
+        case, target, near_draft, lean, every):
+    ids, text = case
+    with attach(target, Skips(every), lean=lean) as handle:
+        greedy(target, ids, near_draft, n=N)
+    rounds = counts(handle.rounds)
+    assert {d for d, _ in rounds} >= {0, 6}
+    assert counts(replay(text, Skips(every))) == rounds
 
 
 def test_a_policy_starts_anew_each_time(case):
