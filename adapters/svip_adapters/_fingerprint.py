@@ -153,3 +153,20 @@ def installed_version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return "none"
+
+
+def survey() -> list[str]:
+    """A sentence for each upstream: whether the functions that its adapter relies on are known."""
+    return [_surveyed(distribution, functions) for distribution, functions in FINGERPRINTS.items()]
+
+
+def _surveyed(distribution: str, functions: Mapping[tuple[str, str], dict[str, str]]) -> str:
+    version, names = installed_version(distribution), [name for _, name in functions]
+    if version == "none":
+        return (f"{distribution}: looked at where a model is attached; relies on "
+                f"{', '.join(sorted(set(names)))}")
+    unknown = [f"{module}.{name}" for (module, name), known in functions.items()
+               if _complaint(module, name, known)]
+    if unknown:
+        return f"{distribution} {version}: not known are {', '.join(unknown)}"
+    return f"{distribution} {version}: all {len(names)} functions that are relied on are known"

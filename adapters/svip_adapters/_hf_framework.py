@@ -69,8 +69,7 @@ class FrameworkDrafting(PolicyDrafting):
         if type(self._framework) is upstream.AssistedCandidateGeneratorDifferentTokenizers:
             return  # compares the texts
         kwargs = self._framework.assistant_kwargs
-        cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name)
-                      is not None), None)
+        cache: Any = kwargs.get("cache", kwargs.get("past_key_values"))  # the name by version
         surplus = 0 if cache is None else cache.get_seq_length() - (length - 1)
         if surplus > 0:
             cache.crop(-surplus)

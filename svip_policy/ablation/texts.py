@@ -1,0 +1,120 @@
+"""Texts recorded for replay, and policies on them: predicted speeds beside the oracle's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from ..cost import CostModel
+from ..replay import KIND, Text, first_mismatch, oracle, replay, seconds
+from ..summary import Round, Summary
+from ..trace import TraceFile
+from .models import Models
+from .prompts import Prompt
+from .runner import TARGET_ONLY, Answered, Bench, chat_of
+
+ORACLE, FIRST_MISMATCH = "oracle", "stop at first mismatch"
+
+
+def record(
+    models: Models, prompts: Iterable[Prompt], path: Path, header: dict[str, Any], *,
+    max_new_tokens: int, longest: int, distributions: bool,
+    progress: Callable[[Iterable[Prompt]], Iterable[Prompt]] = iter,
+) -> int:
+    """Record every turn of ``prompts`` that the trace does not hold yet; how many it holds then.
+
+    Args:
+        models: both.
+        prompts: each turn follows upon the target's own earlier answers.
+        path: of the trace.
+        header: the conditions.
+        max_new_tokens: of an answer.
+        longest: how many tokens are drafted from a position.
+        distributions: see :func:`svip_adapters.hf_text.record_text`.
+        progress: wraps the prompts.
+    """
+    from svip_adapters.hf_text import record_text
+
+    file = TraceFile(path, KIND, header)
+    bench = Bench(models.target, models.tokenizer, _never)
+    there = {(entry["prompt"], entry["turn"]): entry["tokens"] for entry in file.entries}
+    for prompt in progress(list(prompts)):
+        answers: list[str] = []
+        for turn in range(len(prompt.turns)):
+            if (prompt.id, turn) not in there:
+                ids = bench.encode(chat_of(prompt, turn, answers))
+                text = record_text(
+                    models.target, models.draft, ids, max_new_tokens=max_new_tokens,
+                    longest=longest, prompt=prompt.id, task=prompt.task, turn=turn,
+                    distributions=distributions)
+                file.add(text.as_dict())
+                there[prompt.id, turn] = text.tokens
+            answers.append(models.tokenizer.decode(there[prompt.id, turn],
+                                                   skip_special_tokens=True))
+    return len(there)
+
+
+def _never(ids: Any, arm: str) -> Answered:
+    raise AssertionError("answers are recorded, not benched")
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A policy on all texts.
+
+    Attributes:
+        policy: its text, or the name of an oracle.
+        rounds: of all texts.
+        tokens: of all texts.
+        plain_seconds: of target-only decoding, predicted.
+    """
+
+    policy: str
+    rounds: list[Round]
+    tokens: int
+    plain_seconds: float
+
+    @property
+    def summary(self) -> Summary:
+        """Totals."""
+        return Summary.of(self.rounds)
+
+    @property
+    def speedup(self) -> float:
+        """Predicted, over target-only decoding, prompts' first passes not counted."""
+        return self.plain_seconds / seconds(self.rounds)
+
+
+def replay_all(texts: Sequence[Text], policies: Iterable[str], cost: CostModel) -> list[Replayed]:
+    """Each policy on all texts, and the oracles; the best first."""
+    count = sum(len(text.tokens) for text in texts)
+    plain = sum(cost.verify_seconds(0, text.length + at) for text in texts
+                for at in range(len(text.tokens)))
+    arms: dict[str, Callable[[Text], list[Round]]] = {
+        ORACLE: lambda text: oracle(text, cost),
+        FIRST_MISMATCH: lambda text: first_mismatch(text, cost),
+    }
+    for policy in policies:
+        arms[policy] = lambda text, policy=policy: replay(text, policy, cost)  # type: ignore[misc]
+    found = [Replayed(name, [r for text in texts for r in run(text)], count, plain)
+             for name, run in arms.items()]
+    return sorted(found, key=lambda r: -r.speedup)
+
+
+def replay_table(found: Sequence[Replayed]) -> str:
+    """Predicted speedups, and the share of the oracle's gain that each policy reaches."""
+    best = next(r for r in found if r.policy == ORACLE).speedup
+    rows = []
+    for r in found:
+        s = r.summary
+        share = f"{(r.speedup - 1) / (best - 1):.0%}" if best > 1 else ""
+        rows.append([r.policy, f"{r.speedup:.3f}", share, s.rounds, f"{s.drafted_length:.2f}",
+                     f"{s.accepted_length:.2f}", f"{s.acceptance_rate:.0%}"])
+    rows.append([TARGET_ONLY, "1.000", "0%", found[0].tokens, "", "", ""])
+    return str(tabulate(rows, ["", "predicted speedup", "of the oracle's gain", "rounds",
+                               "drafted a round", "accepted a round", "acceptance rate"],
+                        "pipe", disable_numparse=True))

@@ -1,0 +1,265 @@
+"""The ``svip`` command: compare, record, replay, report, and see what is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from .errors import ParameterError, SvipError
+
+if TYPE_CHECKING:
+    from .ablation.models import Models
+    from .ablation.prompts import Prompt
+    from .cost import CostModel
+
+try:
+    import typer
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise SystemExit("svip: the command needs more packages: pip install 'svip-policy[bench]'") \
+        from error
+
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    help="Draft length policies for speculative decoding: compare them, honestly.",
+)
+LONG_FORM = "128,256,512,1024,2048,4096,8192"
+
+
+class Dtype(str, Enum):
+    """Of both models."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+
+Target = Annotated[str, typer.Option(help="Hub id, local path, or 'embedded'.")]
+Draft = Annotated[str, typer.Option(help="Hub id, local path, or 'embedded'.")]
+Prompts = Annotated[Path | None, typer.Option(
+    help="JSONL: Spec-Bench's or MT-Bench's question.jsonl, or lines with 'prompt'. Default: the "
+         "repository's own prompts.")]
+Field = Annotated[str | None, typer.Option(help="Where the text is, in another JSONL.")]
+PerTask = Annotated[int | None, typer.Option(min=1, help="Prompts a task; all if not given.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Of an answer.")]
+DtypeOption = Annotated[Dtype, typer.Option(help="Of both models.")]
+Device = Annotated[str, typer.Option(help="As torch names it.")]
+Seed = Annotated[int, typer.Option(help="Of the draw of prompts, the order of arms, sampling.")]
+Policies = Annotated[list[str] | None, typer.Option(
+    "--policy", "-p", help="A policy's text, such as 'svip(threshold=0.3)'; may be repeated.")]
+
+
+@app.command()
+def bench(
+    out: Annotated[Path, typer.Option(help="Results, without suffix.")] = Path("results/bench"),
+    target: Target = "embedded", draft: Draft = "embedded", prompts: Prompts = None,
+    field: Field = None, per_task: PerTask = None,
+    policy: Policies = None,
+    tune: Annotated[list[str] | None, typer.Option(
+        help="A policy with ranges, such as 'svip(threshold=0.2..0.5)'; the best on the tuning "
+             "prompts is compared. May be repeated.")] = None,
+    tuning_per_task: Annotated[int, typer.Option(min=0, help="Prompts a task to tune on.")] = 2,
+    fixed: Annotated[bool, typer.Option(
+        help="Compare the best fixed length, tuned over 1 to 8.")] = True,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding.")] = 0.0,
+    long_form: Annotated[str | None, typer.Option(
+        help="Lengths to time each answer at, end of sequence suppressed, such as "
+             f"'{LONG_FORM}'.")] = None,
+    dtype: DtypeOption = Dtype.bfloat16, device: Device = "cpu", seed: Seed = 0,
+) -> None:
+    """Run every prompt under every arm, interleaved, and report speedups with intervals.
+
+    Arms: target-only decoding, transformers' own rule, the best fixed length, the policies and
+    the tuned ones. Stopped, the same command goes on where it was.
+    """
+    from . import POLICIES, parse
+    from .ablation import report
+    from .ablation.comparison import Comparison
+    from .ablation.prompts import split
+    from .ablation.runner import FRAMEWORK, TARGET_ONLY, Bench, assisted
+    from .ablation.tuning import expand
+
+    marks = _lengths(long_form) if long_form else []
+    policies = [repr(parse(text)) for text in policy or POLICIES]
+    families = {text: expand(text) for text in tune or []}
+    if fixed:
+        families = {"constant": expand("constant(1..8)"), **families}
+    if families and not tuning_per_task:
+        raise ParameterError("nothing can be tuned on 0 prompts a task: give --tuning-per-task, "
+                             "or --no-fixed and no --tune")
+    chosen, tuning = split(_prompts(prompts, field), per_task, tuning_per_task if families else 0,
+                           seed)
+    limit = max(marks, default=max_new_tokens)
+    models = _load(target, draft, dtype, device)
+    header = _header(models, dtype, seed, prompts, field) | {
+        "max_new_tokens": limit, "long_form": marks,
+        "decoding": f"temperature {temperature:g}" if temperature else "greedy",
+    }
+    answer = assisted(models.target, models.draft, limit, temperature, seed, marks)
+    comparison = Comparison(Bench(models.target, models.tokenizer, answer), chosen, tuning, header,
+                            out)
+    comparison.warm_up([TARGET_ONLY, FRAMEWORK, *policies])
+    if families:
+        comparison.tune(families)
+    comparison.compare([FRAMEWORK, *policies, *comparison.best.values()])
+    typer.echo(report.render(comparison.finish(title="svip bench")))
+
+
+@app.command()
+def trace(
+    path: Annotated[Path, typer.Argument(help="To record to; gone on with if it is there.")],
+    target: Target = "embedded", draft: Draft = "embedded", prompts: Prompts = None,
+    field: Field = None, per_task: PerTask = None, max_new_tokens: MaxNewTokens = 128,
+    longest: Annotated[int, typer.Option(min=1, help="Tokens drafted from each position.")] = 40,
+    distributions: Annotated[bool, typer.Option(
+        help="Also compare both distributions at each position, for the figures.")] = False,
+    dtype: DtypeOption = Dtype.bfloat16, device: Device = "cpu", seed: Seed = 0,
+) -> None:
+    """Record the target's greedy answers, and what is drafted from each position of them."""
+    from tqdm import tqdm
+
+    from .ablation.prompts import split
+    from .ablation.texts import record
+
+    chosen, _ = split(_prompts(prompts, field), per_task, 0, seed)
+    models = _load(target, draft, dtype, device)
+    header = _header(models, dtype, seed, prompts, field) | {
+        "arms": ["what the draft drafts from each position"], "decoding": "greedy",
+        "max_new_tokens": max_new_tokens, "longest": longest, "distributions": distributions,
+        "of": [p.id for p in chosen],
+    }
+    count = record(models, chosen, path, header, max_new_tokens=max_new_tokens, longest=longest,
+                   distributions=distributions,
+                   progress=lambda items: tqdm(items, unit="prompt", file=sys.stderr))
+    typer.echo(f"{path} holds {count} texts")
+
+
+@app.command()
+def replay(
+    path: Annotated[Path, typer.Argument(help="A trace that 'svip trace' recorded.")],
+    costs: Annotated[Path, typer.Option(help="JSON that 'svip doctor --costs' wrote.")],
+    policy: Policies = None,
+    tune: Annotated[list[str] | None, typer.Option(
+        help="A policy with ranges: all of them are replayed.")] = None,
+) -> None:
+    """Predict the speed of policies on recorded texts, beside the oracle's."""
+    from . import POLICIES, parse, provenance
+    from .ablation.texts import replay_all, replay_table
+    from .ablation.tuning import expand
+    from .replay import read
+
+    header, texts = read(path)
+    absent = provenance.missing(header)
+    if absent or not texts:
+        raise ParameterError(f"{path} holds no texts" if not absent else
+                             f"{path} does not tell its conditions: no {absent}")
+    wanted = [repr(parse(text)) for text in policy or ([] if tune else POLICIES)]
+    wanted += [text for ranges in tune or [] for text in expand(ranges)]
+    typer.echo(replay_table(replay_all(texts, dict.fromkeys(wanted), _costs(costs))))
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(help="The JSON that 'svip bench' wrote.")],
+) -> None:
+    """Print the report of a comparison anew, as Markdown."""
+    from .ablation.report import load, render
+
+    typer.echo(render(load(path)))
+
+
+@app.command()
+def doctor(
+    costs: Annotated[Path | None, typer.Option(
+        help="Measure draft step and verification of both models, and write them here.")] = None,
+    target: Target = "embedded", draft: Draft = "embedded",
+    longest: Annotated[int, typer.Option(min=1, help="Drafted tokens verified at most.")] = 40,
+    dtype: DtypeOption = Dtype.bfloat16, device: Device = "cpu",
+) -> None:
+    """Tell what is installed and which adapter knows it; with --costs, what passes cost."""
+    from .ablation.doctor import cost_table, findings
+
+    typer.echo(findings())
+    if costs is None:
+        return
+    from svip_adapters.hf_costs import measure
+
+    models = _load(target, draft, dtype, device)
+    found = measure(models.target, models.draft, longest=longest)
+    header = _header(models, dtype, 0, None, None) | {"arms": ["costs"]}
+    costs.parent.mkdir(parents=True, exist_ok=True)
+    costs.write_text(json.dumps({"conditions": header, "costs": found.as_dict()}),
+                     encoding="utf-8")
+    typer.echo("\n" + cost_table(found) + f"\n\nWritten to {costs}")
+
+
+def _prompts(path: Path | None, field: str | None) -> list[Prompt]:
+    from .ablation import models
+    from .ablation.prompts import read_prompts
+
+    return read_prompts(path or models.PROMPTS, field)
+
+
+def _load(target: str, draft: str, dtype: Dtype, device: str) -> Models:
+    import warnings
+
+    from .ablation.models import load
+
+    # transformers warns of each generation setting that greedy decoding does not use.
+    warnings.filterwarnings("ignore", message=".*generation_config.*")
+    return load(target, draft, dtype.value, device)
+
+
+def _header(models: Models, dtype: Dtype, seed: int, prompts: Path | None, field: str | None) \
+        -> dict[str, Any]:
+    from . import provenance
+
+    found = provenance.collect(models=models.names, dtype=dtype.value, seed=seed,
+                               prompts_from=prompts.name if prompts else "the repository",
+                               field=field)
+    device = models.target.device
+    return found if device.type == "cpu" else found | {"device": str(device)}
+
+
+def _costs(path: Path) -> CostModel:
+    from .cost import CostModel
+
+    try:
+        return CostModel.of(json.loads(path.read_text(encoding="utf-8"))["costs"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ParameterError(f"{path} holds no costs ({error!r}): write them with "
+                             f"'svip doctor --costs {path}'") from error
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1:
+        raise ParameterError(f"long-form is {text!r}; give lengths such as '{LONG_FORM}'")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; an error is one line with the remedy, and exit status 2."""
+    try:
+        app(arguments, standalone_mode=False)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (SvipError, OSError) as error:
+        return _say(str(error))
+    except Exception as error:
+        # What click raises for a wrong command line; anything else is a fault of ours.
+        if not hasattr(error, "format_message"):
+            raise
+        return _say(f"{error.format_message()} (see 'svip --help')")
+    return 0
+
+
+def _say(message: str) -> int:
+    print(f"svip: {' '.join(message.split())}", file=sys.stderr)
+    return 2
