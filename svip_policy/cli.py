@@ -146,16 +146,11 @@ def replay(
         help="A policy with ranges: all of them are replayed.")] = None,
 ) -> None:
     """Predict the speed of policies on recorded texts, beside the oracle's."""
-    from . import POLICIES, parse, provenance
-    from .ablation.texts import replay_all, replay_table
+    from . import POLICIES, parse
+    from .ablation.texts import load, replay_all, replay_table
     from .ablation.tuning import expand
-    from .replay import read
 
-    header, texts = read(path)
-    absent = provenance.missing(header)
-    if absent or not texts:
-        raise ParameterError(f"{path} holds no texts" if not absent else
-                             f"{path} does not tell its conditions: no {absent}")
+    texts = load(path)
     wanted = [repr(parse(text)) for text in policy or ([] if tune else POLICIES)]
     wanted += [text for ranges in tune or [] for text in expand(ranges)]
     typer.echo(replay_table(replay_all(texts, dict.fromkeys(wanted), _costs(costs))))
@@ -169,6 +164,27 @@ def report(
     from .ablation.report import load, render
 
     typer.echo(render(load(path)))
+
+
+@app.command()
+def figures(
+    out: Annotated[Path, typer.Argument(help="Folder for PNG and SVG files.")],
+    trace: Annotated[Path | None, typer.Option(
+        help="Recorded by 'svip trace --distributions': figures 1 to 4.")] = None,
+    result: Annotated[Path | None, typer.Option(
+        help="The JSON of 'svip bench': figure 5, and speedups.")] = None,
+    costs: Annotated[Path | None, typer.Option(
+        help="JSON of 'svip doctor --costs': with the trace, threshold sweep and costs.")] = None,
+    text: Annotated[int, typer.Option(min=0, help="Which text figure 1 shows.")] = 0,
+    policy: Policies = None,
+) -> None:
+    """Draw the paper's figures, and two more, from traces and results."""
+    from .ablation.gallery import draw
+
+    if trace is None and result is None:
+        raise ParameterError("nothing to draw from: give --trace, --result or both")
+    for path in draw(out, trace, result, _costs(costs) if costs else None, text, policy):
+        typer.echo(path)
 
 
 @app.command()

@@ -56,6 +56,7 @@ class Text:
         acceptance_rates: at each position sum of min(p, q), None where that is no number; empty
             if they were not recorded.
         cross_entropies: likewise H(q, p), in nats.
+        pieces: the tokens as text; empty if they were not recorded.
     """
 
     prompt: str
@@ -70,6 +71,7 @@ class Text:
     off: dict[int, list[Drafted]]
     acceptance_rates: list[float | None] = field(default_factory=list)
     cross_entropies: list[float | None] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is no number becomes None."""

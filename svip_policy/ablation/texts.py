@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from .. import provenance
 from ..cost import CostModel
-from ..replay import KIND, Text, first_mismatch, oracle, replay, seconds
+from ..errors import ParameterError
+from ..replay import KIND, Text, first_mismatch, oracle, read, replay, seconds
 from ..summary import Round, Summary
 from ..trace import TraceFile
 from .models import Models
@@ -51,11 +53,28 @@ def record(
                     models.target, models.draft, ids, max_new_tokens=max_new_tokens,
                     longest=longest, prompt=prompt.id, task=prompt.task, turn=turn,
                     distributions=distributions)
-                file.add(text.as_dict())
+                pieces = [models.tokenizer.decode([token]) for token in text.tokens]
+                file.add(replace(text, pieces=pieces).as_dict())
                 there[prompt.id, turn] = text.tokens
             answers.append(models.tokenizer.decode(there[prompt.id, turn],
                                                    skip_special_tokens=True))
     return len(there)
+
+
+def load(path: Path) -> list[Text]:
+    """The texts of a trace that tells its conditions.
+
+    Raises:
+        TraceError: the file is none.
+        ParameterError: it holds no text, or does not tell its conditions.
+    """
+    header, texts = read(path)
+    absent = provenance.missing(header)
+    if absent:
+        raise ParameterError(f"{path} does not tell its conditions: no {absent}")
+    if not texts:
+        raise ParameterError(f"{path} holds no texts: record some with 'svip trace'")
+    return texts
 
 
 def _never(ids: Any, arm: str) -> Answered:
