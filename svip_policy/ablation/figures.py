@@ -26,7 +26,7 @@ from .runner import TARGET_ONLY, Run
 from .texts import Replayed, replay_all
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-MARKERS = "osD^vPX"
+MARKERS = "osD^vX"  # one fewer than colours: the pairs repeat after 42
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 SHOWN = 160  # tokens of the text in Figure 1
 C_OF_FIGURE_4 = 0.18  # the paper's
@@ -104,7 +104,9 @@ def _binned(axes: Any, x: Any, y: Any, label: str) -> None:
     axes.fill_between(centre, low, high, color=COLOURS[0], alpha=0.3, lw=0, label="quartiles")
     axes.plot(centre, mean, "o-", color=COLOURS[0], label="mean, of 12 equal shares")
     correlation = np.corrcoef(x, y)[0, 1]
-    axes.set(xlabel=f"draft entropy, nats (correlation {correlation:.2f})", ylabel=label)
+    top = float(np.percentile(y, 99.5))
+    axes.set(xlabel=f"draft entropy, nats (correlation {correlation:.2f})", ylabel=label,
+             ylim=(-0.03 * top, 1.03 * top))
     axes.legend()
 
 
@@ -161,7 +163,7 @@ def lengths_by_task(runs: Sequence[Run]) -> Figure:
     """Figure 5: drafted and accepted tokens a round, and acceptance rate, by task and policy."""
     arms = [arm for arm in unique(r.arm for r in runs) if arm != TARGET_ONLY]
     tasks = [*unique(r.task for r in runs), ALL]
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 5), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(arms)
     for n, arm in enumerate(arms):
@@ -175,9 +177,10 @@ def lengths_by_task(runs: Sequence[Run]) -> Figure:
         for place, s in zip(x, found, strict=True):
             axes.annotate(f"{s.acceptance_rate:.0%}", (place, s.drafted_length), (0, 2),
                           textcoords="offset points", ha="center", fontsize=6, rotation=90)
-    axes.set_xticks(range(len(tasks)), tasks)
+    axes.set_xticks(range(len(tasks)), [task.replace(" ", "\n", 1) for task in tasks])
     axes.set(ylabel="tokens a round", title="Drafted (outline), accepted (filled), acceptance rate")
-    axes.legend(fontsize=8)
+    axes.margins(y=0.12)  # for the rates
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -222,26 +225,26 @@ def tokens_against_cost(found: Sequence[Replayed], step: float) -> Figure:
         found: policies on the same texts.
         step: seconds of a target step, the unit of cost.
     """
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    figure = Figure(figsize=(7, 5.6), layout="constrained")
     axes = figure.subplots()
     points = [(r.policy, r.summary) for r in found]
     x = np.array([s.seconds / s.rounds / step for _, s in points])
     y = np.array([s.tokens_per_round for _, s in points])
-    span = np.array([min(0.95, x.min()), 1.05 * x.max()])
-    for slope in np.arange(0.8, 4.0, 0.1):
-        line = slope * span
-        if line.max() >= 0.9 * y.min() and line.min() <= 1.1 * y.max():
-            axes.plot(span, line, color="0.85", lw=0.8, zorder=0)
-            axes.annotate(f"{slope:.1f}", (span[1], line[1]), fontsize=7, color="0.4",
-                          annotation_clip=True)
+    span, top = np.array([min(0.95, x.min()), 1.05 * x.max()]), 1.05 * y.max()
+    for slope in np.arange(0.2, 8.0, 0.1):
+        leaves = min(span[1], top / slope)  # by the right or by the top
+        if leaves > span[0] and slope * leaves > 0.95 * y.min():
+            axes.plot(span, slope * span, color="0.85", lw=0.8, zorder=0)
+            axes.annotate(f"{slope:.1f}", (leaves, slope * leaves), (2, 2), fontsize=7,
+                          color="0.4", textcoords="offset points")
     for n, (name, _) in enumerate(points):
         axes.plot(x[n], y[n], MARKERS[n % len(MARKERS)], markersize=8,
                   color=COLOURS[n % len(COLOURS)], markeredgecolor="black",
                   label=f"{name}: {found[n].speedup:.2f}")
     axes.set(xlabel="cost of a round, in target steps", ylabel="tokens a round", xlim=span,
-             ylim=(0.95 * y.min(), 1.05 * y.max()),
-             title="Tokens against cost, by replay (grey: equal predicted speedup)")
-    axes.legend(fontsize=7)
+             ylim=(0.95 * y.min(), top))
+    axes.set_title("Tokens against cost, by replay (grey: equal predicted speedup)", pad=16)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -257,7 +260,7 @@ def speedups_by_arm(runs: Sequence[Run]) -> Figure:
     axes.axvline(1.0, color=COLOURS[5], ls="--", lw=1)
     axes.set_yticks(range(len(arms)), arms)
     axes.invert_yaxis()
-    axes.set(xlabel="paired speedup over target-only decoding, 95% interval")
+    axes.set(xlabel="paired speedup over target-only, 95% interval")
     return figure
 
 

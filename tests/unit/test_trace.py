@@ -1,10 +1,12 @@
 """Trace files: resumption, and one clear line for what is none."""
 
 import json
+from time import perf_counter
 
+import numpy as np
 import pytest
 
-from svip_policy import provenance, trace
+from svip_policy import provenance, replay, trace
 from svip_policy.errors import TraceError
 
 HEADER = {"arms": ["svip"]}
@@ -93,3 +95,24 @@ def test_provenance_is_collected_and_what_is_missing_told():
     assert header["versions"]["svip-policy"] and header["commit"]
     assert provenance.missing({**header, "dtype": "", "models": {}}) == ["dtype", "models"]
     assert provenance.missing({"seed": 0}) == [n for n in provenance.REQUIRED if n != "seed"]
+
+
+def test_a_large_trace_is_replayed_within_two_seconds(tmp_path):
+    """100 prompts of 128 tokens with drafts of 20, read and replayed."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "t.jsonl"
+    file = trace.TraceFile(path, replay.KIND, HEADER)
+
+    def drafted(token):
+        return replay.Drafted(token, float(rng.exponential()), -0.5, 0.4)
+
+    for n in range(100):
+        tokens = rng.integers(1, 50, 128).tolist()
+        on = [drafted(t if rng.random() < 0.6 else 0) for t in tokens]
+        off = {at: [drafted(7) for _ in range(19)] for at, d in enumerate(on) if not d.token}
+        file.add(replay.Text(str(n), "qa", 0, 50, tokens, 128, frozenset(), 20, on, off).as_dict())
+    began = perf_counter()
+    _, texts = replay.read(path)
+    rounds = [r for text in texts for r in replay.replay(text, "svip(cap=20)")]
+    assert perf_counter() - began < 2.0
+    assert sum(r.accepted + 1 for r in rounds) == 12800

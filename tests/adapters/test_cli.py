@@ -1,0 +1,228 @@
+"""The ``svip`` command, whole, on tiny models that are loaded from folders."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from svip_policy import trace
+from svip_policy.ablation import report
+from svip_policy.ablation.runner import FRAMEWORK, TARGET_ONLY, Run
+from svip_policy.cli import main
+
+pytest.importorskip("matplotlib")
+TASKS = ("qa", "rag")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, target, near_draft):
+    """Models, tokenizer and prompts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("cli")
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    for name, model in (("target", target), ("draft", near_draft)):
+        model.save_pretrained(folder / name)
+        PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / name)
+    lines = [{"question_id": n, "category": TASKS[n % 2], "turns":
+              [f"w{n + 1} w{2 * n + 5} w9"] + ["w7 w8"] * (n % 3 == 0)} for n in range(12)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def svip(folder, capsys):
+    """Runs the command; its output, which is one line of error where it fails."""
+
+    def run(*arguments, fails=False):
+        status = main([str(a) for a in arguments])
+        said = capsys.readouterr()
+        assert status == (2 if fails else 0), said.err
+        return said.err if fails else said.out
+
+    return run
+
+
+def models(folder):
+    return ["--target", folder / "target", "--draft", folder / "draft", "--dtype", "float32"]
+
+
+def benched(folder, out, *more):
+    return ["bench", *models(folder), "--prompts", folder / "prompts.jsonl", "--out", out,
+            "--per-task", 2, "--tuning-per-task", 1, "--max-new-tokens", 12, *more]
+
+
+def outcome(path):
+    """What must not depend on interruptions: tokens and rounds of each run."""
+    return {(r["prompt"], r["arm"]): (r["tokens"], r["rounds"])
+            for r in json.loads(path.read_text())["runs"]}
+
+
+def test_bench_compares_and_reports(svip, folder, tmp_path):
+    out = tmp_path / "r" / "bench"
+    said = svip(*benched(folder, out, "-p", "constant(3)", "-p", "svip",
+                         "--tune", "svip(threshold=0.2..0.8..0.3)"))
+    result = json.loads(out.with_suffix(".json").read_text())
+    arms = {r["arm"] for r in result["runs"]}
+    assert {TARGET_ONLY, FRAMEWORK, "constant(length=3)", "svip(threshold=0.3, c=0.15, cap=40)"} \
+        <= arms
+    assert {name: tried for name, (_, tried) in result["conditions"]["tuned"].items()} \
+        == {"constant": 8, "svip(threshold=0.2..0.8..0.3)": 3}
+    assert {best for best, _ in result["conditions"]["tuned"].values()} <= arms
+    assert {len([r for r in result["runs"] if r["arm"] == a]) for a in arms} == {4}
+    tuned_on = {r["prompt"] for r in result["tuning"]}
+    assert len(tuned_on) == 2 and not tuned_on & {r["prompt"] for r in result["runs"]}
+    assert said.strip() == out.with_suffix(".md").read_text().strip()
+    assert said.strip() == svip("report", out.with_suffix(".json")).strip()
+    for wanted in ("draft s", "verify s", "wall s", "drafted", "95% interval", "float32",
+                   "Tuned on 2 other prompts", "identical greedy output"):
+        assert wanted in said, wanted
+    assert not list(out.parent.glob("*.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--temperature", 1]], ids=["greedy", "sampling"])
+def test_killed_it_goes_on_and_gives_the_same(folder, tmp_path, more):
+    """kill -9 in the middle, then the same command again, against an uninterrupted run."""
+    def command(out):
+        arguments = map(str, benched(folder, out, *more, "-p", "heuristic", "--max-new-tokens", 40))
+        return [sys.executable, "-c", "import sys; from svip_policy.cli import main; "
+                "sys.exit(main(sys.argv[1:]))", *arguments]
+
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    partial = tmp_path / "cut.partial.jsonl"
+    process = subprocess.Popen(command(cut), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not partial.exists() or partial.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = partial.read_bytes().count(b"\n")
+    assert 4 <= done < 17 and not cut.with_suffix(".json").exists()
+    for out in (cut, whole):
+        subprocess.run(command(out), check=True, capture_output=True)
+    assert outcome(cut.with_suffix(".json")) == outcome(whole.with_suffix(".json"))
+
+
+def test_long_answers_are_timed_at_the_lengths(svip, folder, tmp_path):
+    out = tmp_path / "bench"
+    said = svip(*benched(folder, out, "--long-form", "8,16,40", "-p", "constant(2)", "--no-fixed",
+                         "--per-task", 1))
+    runs = [Run(**r) for r in json.loads(out.with_suffix(".json").read_text())["runs"]]
+    assert {len(t) for r in runs for t in r.tokens} == {40}
+    for run in runs:
+        counts, seconds = zip(*run.marks[:3], strict=True)
+        assert all(n <= c <= n + 2 for n, c in zip((8, 16, 40), counts, strict=True))
+        assert 0 < seconds[0] < seconds[1] < seconds[2] <= run.seconds
+    assert "Speedup by length" in said and "| 8 " in said
+
+
+def test_trace_replay_and_figures(svip, folder, tmp_path):
+    path, costs, out = tmp_path / "t.jsonl", tmp_path / "c.json", tmp_path / "f"
+    recording = ["trace", path, *models(folder), "--prompts", folder / "prompts.jsonl",
+                 "--per-task", 3, "--max-new-tokens", 24, "--distributions"]
+    said = svip(*recording)
+    whole = path.read_bytes()
+    count = whole.count(b'"task"')
+    assert f"holds {count} texts" in said and count > 6
+    # Killed while it wrote the last line but one.
+    path.write_bytes(whole[: whole[:-1].rfind(b"\n") - 9])
+    svip(*recording)
+    assert path.read_bytes() == whole
+    svip("doctor", "--costs", costs, *models(folder), "--longest", 24)
+    table = svip("replay", path, "--costs", costs, "--tune", "constant(1..3)", "-p", "heuristic")
+    rows = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert set(rows) == {"oracle", "stop at first mismatch", TARGET_ONLY, "constant(length=1)",
+                         "constant(length=2)", "constant(length=3)",
+                         "heuristic(length=5, grow=2, shrink=1, cap=40)"}
+    speeds = [float(line.split("|")[2]) for line in table.splitlines()[2:-1]]
+    assert rows[0] == "oracle" and speeds == sorted(speeds, reverse=True)
+    bench = tmp_path / "bench"
+    svip(*benched(folder, bench, "-p", "svip", "--no-fixed"))
+    drawn = svip("figures", out, "--trace", path, "--costs", costs, "--result",
+                 bench.with_suffix(".json"), "-p", "constant(2)").split()
+    assert len(drawn) == 16 and all((out / name).stat().st_size > 5000 for name in drawn)
+
+
+def test_a_trace_without_distributions_draws_what_it_can_and_says_what_it_lacks(
+        svip, folder, tmp_path):
+    path = tmp_path / "t.jsonl"
+    svip("trace", path, *models(folder), "--prompts", folder / "prompts.jsonl", "--per-task", 1,
+         "--max-new-tokens", 6)
+    said = svip("figures", tmp_path, "--trace", path, fails=True)
+    assert "--distributions" in said
+    assert (tmp_path / "figure-1-accepted-length.png").exists()
+
+
+def test_results_without_conditions_are_refused(svip, folder, tmp_path):
+    result = tmp_path / "r.json"
+    run = {"prompt": "a", "task": "qa", "arm": TARGET_ONLY}
+    result.write_text(json.dumps({"conditions": {"seed": 0}, "runs": [run]}))
+    for command in (["report", result], ["figures", tmp_path, "--result", result]):
+        assert "without provenance" in svip(*command, fails=True)
+    path = tmp_path / "t.jsonl"
+    trace.TraceFile(path, "positions", {"seed": 0})
+    assert "does not tell its conditions" in svip("figures", tmp_path, "--trace", path, fails=True)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["bench", "--long-form", "x"], "long-form is 'x'"),
+    (["bench", "--policy", "svop"], "no policy 'svop'"),
+    (["bench", "--tune", "svip(threshold=3..1)"], "no range"),
+    (["bench", "--tuning-per-task", "0"], "nothing can be tuned"),
+    (["bench", "--prompts", "nowhere.jsonl"], "no such file"),
+    (["bench", "--dtype", "int3"], "dtype"),
+    (["bench", "--target", "here"], "embedded draft goes with"),
+    (["bench", "--device", "abacus"], "device is 'abacus'"),
+    (["bench", "--per-task", "900"], "take fewer"),
+    (["trace", "t.jsonl", "--longest", "0"], "longest"),
+    (["replay", "nowhere", "--costs", "c"], "no such file"),
+    (["report", "nowhere.json"], "no result of a comparison"),
+    (["figures", "f"], "nothing to draw from"),
+    (["bnch"], "No such command"),
+    (["bench", "--nonsense"], "--nonsense"),
+])
+def test_an_error_is_one_line(svip, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    found = svip(*arguments, fails=True)
+    assert said in found and found.startswith("svip: ") and found.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_doctor(svip):
+    assert "bench" in svip("--help")
+    said = svip("doctor")
+    assert "all 20 functions that are relied on are known" in said and "glide" in said
+
+
+def test_a_divergence_beyond_rounding_ends_with_an_error_after_all_is_written(
+        svip, folder, tmp_path, monkeypatch):
+    from svip_policy.ablation import comparison
+
+    monkeypatch.setattr(comparison, "divergences", lambda *_: [
+        {"prompt": "3", "arm": "svip", "turn": 0, "position": 2, "top_two_gap": 1.5}])
+    out = tmp_path / "bench"
+    said = svip(*benched(folder, out, "-p", "svip", "--no-fixed"), fails=True)
+    assert "no near-tie" in said and "gap 1.500" in said
+    assert "part from the target's, 0 of them" in report.render(
+        json.loads(out.with_suffix(".json").read_text()))
+
+
+def test_another_seed_is_not_mixed_into_a_run_that_was_begun(svip, folder, tmp_path, monkeypatch):
+    from svip_policy.ablation import comparison
+
+    def stop(*_, **__):
+        raise OSError("disk full")
+
+    out = tmp_path / "bench"
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison.Comparison, "finish", stop)
+        assert "disk full" in svip(*benched(folder, out, "-p", "svip", "--no-fixed"), fails=True)
+    said = svip(*benched(folder, out, "-p", "svip", "--no-fixed", "--seed", 1), fails=True)
+    assert "other conditions" in said and "seed" in said
+    svip(*benched(folder, out, "-p", "svip", "--no-fixed"))
