@@ -144,16 +144,20 @@ def replay(
     policy: Policies = None,
     tune: Annotated[list[str] | None, typer.Option(
         help="A policy with ranges: all of them are replayed.")] = None,
+    measured: Annotated[Path | None, typer.Option(
+        help="The JSON of 'svip bench': its speedups stand beside the predicted ones.")] = None,
 ) -> None:
     """Predict the speed of policies on recorded texts, beside the oracle's."""
     from . import POLICIES, parse
+    from .ablation.report import speedups
     from .ablation.texts import load, replay_all, replay_table
     from .ablation.tuning import expand
 
     texts = load(path)
     wanted = [repr(parse(text)) for text in policy or ([] if tune else POLICIES)]
     wanted += [text for ranges in tune or [] for text in expand(ranges)]
-    typer.echo(replay_table(replay_all(texts, dict.fromkeys(wanted), _costs(costs))))
+    live = speedups(measured) if measured else None
+    typer.echo(replay_table(replay_all(texts, dict.fromkeys(wanted), _costs(costs)), live))
 
 
 @app.command()

@@ -165,6 +165,12 @@ def load(path: Path) -> dict[str, Any]:
     return dict(result)
 
 
+def speedups(path: Path) -> dict[str, float]:
+    """Of each arm of a result, all tokens over all seconds; errors as of :func:`load`."""
+    runs = [Run(**run) for run in load(path)["runs"]]
+    return {arm: speedup(runs, arm).total for arm in unique(r.arm for r in runs)}
+
+
 def render(result: dict[str, Any]) -> str:
     """The report of a comparison.
 

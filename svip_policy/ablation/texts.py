@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,16 +124,25 @@ def replay_all(texts: Sequence[Text], policies: Iterable[str], cost: CostModel) 
     return sorted(found, key=lambda r: -r.speedup)
 
 
-def replay_table(found: Sequence[Replayed]) -> str:
-    """Predicted speedups, and the share of the oracle's gain that each policy reaches."""
+def replay_table(found: Sequence[Replayed], measured: Mapping[str, float] | None = None) -> str:
+    """Predicted speedups, and the share of the oracle's gain that each policy reaches.
+
+    Args:
+        found: with the oracle.
+        measured: speedup of live runs by policy, to stand beside the prediction.
+    """
+    measured = measured or {}
     best = next(r for r in found if r.policy == ORACLE).speedup
     rows = []
     for r in found:
         s = r.summary
         share = f"{(r.speedup - 1) / (best - 1):.0%}" if best > 1 else ""
-        rows.append([r.policy, f"{r.speedup:.3f}", share, s.rounds, f"{s.drafted_length:.2f}",
+        live = [f"{measured[r.policy]:.3f}" if r.policy in measured else ""] if measured else []
+        rows.append([r.policy, f"{r.speedup:.3f}", *live, share, s.rounds, f"{s.drafted_length:.2f}",
                      f"{s.accepted_length:.2f}", f"{s.acceptance_rate:.0%}"])
-    rows.append([TARGET_ONLY, "1.000", "0%", found[0].tokens, "", "", ""])
-    return str(tabulate(rows, ["", "predicted speedup", "of the oracle's gain", "rounds",
+    rows.append([TARGET_ONLY, "1.000", *(["1.000"] if measured else []), "0%", found[0].tokens,
+                 "", "", ""])
+    return str(tabulate(rows, ["", "predicted speedup", *(["measured"] if measured else []),
+                               "of the oracle's gain", "rounds",
                                "drafted a round", "accepted a round", "acceptance rate"],
                         "pipe", disable_numparse=True))

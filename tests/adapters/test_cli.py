@@ -15,6 +15,7 @@ from svip_policy.cli import main
 
 pytest.importorskip("matplotlib")
 TASKS = ("qa", "rag")
+SVIP = "svip(threshold=0.3, c=0.15, cap=40)"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_bench_compares_and_reports(svip, folder, tmp_path):
                          "--tune", "svip(threshold=0.2..0.8..0.3)"))
     result = json.loads(out.with_suffix(".json").read_text())
     arms = {r["arm"] for r in result["runs"]}
-    assert {TARGET_ONLY, FRAMEWORK, "constant(length=3)", "svip(threshold=0.3, c=0.15, cap=40)"} \
+    assert {TARGET_ONLY, FRAMEWORK, "constant(length=3)", SVIP} \
         <= arms
     assert {name: tried for name, (_, tried) in result["conditions"]["tuned"].items()} \
         == {"constant": 8, "svip(threshold=0.2..0.8..0.3)": 3}
@@ -88,9 +89,13 @@ def test_bench_compares_and_reports(svip, folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--temperature", 1]], ids=["greedy", "sampling"])
 def test_killed_it_goes_on_and_gives_the_same(folder, tmp_path, more):
-    """kill -9 in the middle, then the same command again, against an uninterrupted run."""
+    """kill -9 in the middle, then the same command again, against an uninterrupted run.
+
+    Of given policies: which of several is tuned best is for the clock to say.
+    """
     def command(out):
-        arguments = map(str, benched(folder, out, *more, "-p", "heuristic", "--max-new-tokens", 40))
+        arguments = map(str, benched(folder, out, *more, "--no-fixed", "-p", "heuristic",
+                                     "-p", "svip", "--max-new-tokens", 40))
         return [sys.executable, "-c", "import sys; from svip_policy.cli import main; "
                 "sys.exit(main(sys.argv[1:]))", *arguments]
 
@@ -144,6 +149,12 @@ def test_trace_replay_and_figures(svip, folder, tmp_path):
     assert rows[0] == "oracle" and speeds == sorted(speeds, reverse=True)
     bench = tmp_path / "bench"
     svip(*benched(folder, bench, "-p", "svip", "--no-fixed"))
+    beside = svip("replay", path, "--costs", costs, "-p", "svip", "-p", "constant(1)", "--measured",
+                  bench.with_suffix(".json"))
+    cells = {row[1].strip(): row[3].strip() for row in
+             (line.split("|") for line in beside.splitlines())}
+    svip_measured = report.speedups(bench.with_suffix(".json"))[SVIP]
+    assert cells["constant(length=1)"] == "" and cells[SVIP] == f"{svip_measured:.3f}"
     drawn = svip("figures", out, "--trace", path, "--costs", costs, "--result",
                  bench.with_suffix(".json"), "-p", "constant(2)").split()
     assert len(drawn) == 16 and all((out / name).stat().st_size > 5000 for name in drawn)

@@ -19,7 +19,7 @@ from eagle_models import (
 from svip_adapters import attach
 from svip_adapters import eagle as adapter
 
-from svip_policy import POLICIES, Decision
+from svip_policy import POLICIES, Decision, Round, provenance, trace
 from svip_policy.errors import (
     ParameterError,
     UnsupportedError,
@@ -256,3 +256,23 @@ def test_faulty_sampling_of_upstream_is_warned_of(eagle, kind):
 def test_a_wrong_policy_text_names_it(eagle):
     with pytest.raises(ParameterError, match="svip"):
         adapter.attach(eagle(EAGLE2), "svip(h=1)")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trace_holds_each_round_level_by_level(eagle, kind, tmp_path):
+    model, path = eagle(kind), tmp_path / "t.jsonl"
+    with adapter.attach(model, "path_probability(threshold=0.02)") as handle:
+        handle.record(path)
+        recorded = generated(model)
+        with pytest.raises(UnsupportedError, match="without distributions"):
+            handle.record(path, distributions=True)
+    found = trace.read(path, "rounds")
+    assert provenance.missing(found.header) == []
+    assert [tuple(e[name] for name in Round._fields) for e in found.entries] \
+        == [tuple(r) for r in handle.rounds]
+    for entry in found.entries:
+        assert len(entry["entropies"]) == len(entry["margins"]) == entry["levels"]
+        assert all(0 < p <= 1 for p in entry["probabilities"]) and "tokens" not in entry
+    assert max(e["levels"] for e in found.entries) > 1
+    with adapter.attach(model, "path_probability(threshold=0.02)"):
+        assert generated(model) == recorded

@@ -9,7 +9,7 @@ import pytest
 import torch
 from svip_adapters import _upstreams, attach, glide_cape
 
-from svip_policy import Constant
+from svip_policy import Constant, trace
 from svip_policy.errors import ParameterError, UnsupportedError
 
 VOCAB, ACCEPTED = 16, 2
@@ -97,6 +97,21 @@ def test_the_policy_stands_in_for_the_fixed_length(pair):
     after[1].pop("past_key_values_data")
     before[1].pop("past_key_values_data", None)
     assert after == before
+
+
+def test_a_trace_holds_each_round(pair, tmp_path):
+    target, draft = pair
+    with glide_cape.attach(draft, "constant(3)", target=target) as handle:
+        handle.record(tmp_path / "t.jsonl")
+        draft.medusa_generate(PROMPT, target)
+        with pytest.raises(UnsupportedError, match="without distributions"):
+            handle.record(tmp_path / "t.jsonl", distributions=True)
+    entries = trace.read(tmp_path / "t.jsonl", "rounds").entries
+    assert [(e["position"], e["drafted"], e["accepted"]) for e in entries] \
+        == [(3, 3, 2), (6, 3, 2), (9, 3, 2)]
+    assert [e["tokens"] for e in entries] == [[4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    expected = float(torch.tensor([5.0] + [0.0] * (VOCAB - 1)).softmax(-1)[0])
+    assert entries[0]["probabilities"] == pytest.approx([expected] * 3)
 
 
 def test_recording_only(pair):

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from svip_policy import POLICIES
+from svip_policy.replay import replay
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.pair, pytest.mark.slow]
 
@@ -40,6 +43,24 @@ def test_a_target_saved_by_one_version_is_read_by_the_other(tmp_path):
     model.write_text(json.dumps(four))
     load_module().for_both_versions(tmp_path)
     assert json.loads(model.read_text()) == four
+
+
+def test_replay_gives_the_rounds_of_live_runs(models):
+    """Under every registered policy, with every part of them that a text of this pair reaches."""
+    import svip_adapters
+    from svip_adapters.hf_text import record_text
+
+    target, draft, tokenizer = models
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Name three rivers of Europe."}], return_tensors="pt",
+        add_generation_prompt=True, return_dict=True)["input_ids"]
+    text = record_text(target, draft, ids, max_new_tokens=40)
+    for policy in [*POLICIES, "svip(threshold=0.6)", "path_probability(threshold=0.02)"]:
+        with svip_adapters.attach(target, policy) as handle:
+            out = target.generate(ids, assistant_model=draft, do_sample=False, max_new_tokens=40)
+        assert out[0, ids.shape[1]:].tolist() == text.tokens
+        assert [r[:2] for r in replay(text, policy)] == [r[:2] for r in handle.rounds], policy
+        assert len({r.drafted for r in handle.rounds}) > 1
 
 
 @pytest.mark.parametrize("policy", ["constant(5)", "heuristic(5)", "svip"])
