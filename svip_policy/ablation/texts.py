@@ -138,8 +138,9 @@ def replay_table(found: Sequence[Replayed], measured: Mapping[str, float] | None
         s = r.summary
         share = f"{(r.speedup - 1) / (best - 1):.0%}" if best > 1 else ""
         live = [f"{measured[r.policy]:.3f}" if r.policy in measured else ""] if measured else []
-        rows.append([r.policy, f"{r.speedup:.3f}", *live, share, s.rounds, f"{s.drafted_length:.2f}",
-                     f"{s.accepted_length:.2f}", f"{s.acceptance_rate:.0%}"])
+        rows.append([r.policy, f"{r.speedup:.3f}", *live, share, s.rounds,
+                     f"{s.drafted_length:.2f}", f"{s.accepted_length:.2f}",
+                     f"{s.acceptance_rate:.0%}"])
     rows.append([TARGET_ONLY, "1.000", *(["1.000"] if measured else []), "0%", found[0].tokens,
                  "", "", ""])
     return str(tabulate(rows, ["", "predicted speedup", *(["measured"] if measured else []),
