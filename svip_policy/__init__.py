@@ -2,15 +2,39 @@
 
 from . import errors
 from .driver import PolicyDriver
-from .policies import POLICIES, SVIP, Constant, Heuristic, PathProbability, parse, resolve
-from .protocol import Decision, DraftStep, LengthPolicy, RoundPolicy, RoundStart
+from .policies import (
+    POLICIES,
+    SVIP,
+    AdaEDL,
+    AdaptiveConfidence,
+    Bandit,
+    Confidence,
+    Constant,
+    DraftVerify,
+    GammaTune,
+    Heuristic,
+    Margin,
+    Marginal,
+    PathProbability,
+    parse,
+    resolve,
+)
+from .protocol import (
+    Decision,
+    DraftStep,
+    LearningPolicy,
+    LengthPolicy,
+    RoundPolicy,
+    RoundStart,
+)
 from .summary import Round, Summary
 from .tree import TreeStep
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "POLICIES", "SVIP", "Constant", "Decision", "DraftStep", "Heuristic", "LengthPolicy",
-    "PathProbability", "PolicyDriver", "Round", "RoundPolicy", "RoundStart", "Summary", "TreeStep",
-    "errors", "parse", "resolve",
+    "POLICIES", "SVIP", "AdaEDL", "AdaptiveConfidence", "Bandit", "Confidence", "Constant",
+    "Decision", "DraftStep", "DraftVerify", "GammaTune", "Heuristic", "LearningPolicy",
+    "LengthPolicy", "Margin", "Marginal", "PathProbability", "PolicyDriver", "Round",
+    "RoundPolicy", "RoundStart", "Summary", "TreeStep", "errors", "parse", "resolve",
 ]

@@ -36,6 +36,8 @@ class PolicyDriver:
     degenerate: int = 0
     record: Record | None = field(default=None, repr=False)
     _begin: Callable[[RoundStart], Decision] | None = field(default=None, init=False, repr=False)
+    _learn: Callable[[DraftStep, int, int], None] | None = field(
+        default=None, init=False, repr=False)
     _start: RoundStart = field(default=RoundStart(), init=False, repr=False)
     _last: DraftStep | None = field(default=None, init=False, repr=False)
     _policy_seconds: float = field(default=0.0, init=False, repr=False)
@@ -45,6 +47,7 @@ class PolicyDriver:
     def __post_init__(self) -> None:
         # Looked up once: checking against a runtime protocol takes 20 microseconds.
         self._begin = getattr(self.policy, "begin", None)
+        self._learn = getattr(self.policy, "learn", None)
 
     def begin(self, start: RoundStart) -> bool:
         """Start a round; False if nothing is to be drafted in it."""
@@ -137,6 +140,10 @@ class PolicyDriver:
         if not 0 <= accepted <= drafted:
             raise ValueError(f"{accepted} accepted of {drafted} drafted tokens: not possible")
         began = perf_counter()
+        # Of a draft that was re-tokenized nobody can tell which of its steps were right.
+        told = levels is not None or drafted == observed
+        if self._learn is not None and self._last is not None and told:
+            self._learn(self._last, drafted, accepted)
         self.policy.verified(drafted, accepted)
         self._policy_seconds += perf_counter() - began
         last, self._last = self._last, None  # lets go of the round's logits

@@ -103,9 +103,10 @@ class DraftStep:
     @cached_property
     def degenerate(self) -> bool:
         """Whether the logits hold NaN or +inf, or are -inf throughout."""
-        # An entropy that is there already tells, and costs no second synchronisation.
-        if "entropy" in self.__dict__:
-            return math.isnan(self.entropy)
+        # A signal that is there already tells, and costs no second synchronisation.
+        for name in ("entropy", "margin"):
+            if name in self.__dict__:
+                return math.isnan(self.__dict__[name])
         return signals.is_degenerate(self.logits)
 
 
@@ -153,4 +154,19 @@ class RoundPolicy(LengthPolicy, Protocol):
 
     def begin(self, start: RoundStart) -> Decision:
         """Called before the first token of a round: STOP drafts nothing in it."""
+        ...
+
+
+@runtime_checkable
+class LearningPolicy(LengthPolicy, Protocol):
+    """A policy that learns from the signals of the tokens that were verified."""
+
+    def learn(self, last: DraftStep, drafted: int, accepted: int) -> None:
+        """Called before :meth:`verified`, of a round in which something was drafted.
+
+        Args:
+            last: step of the round, which leads to those before it.
+            drafted: how many of them were submitted.
+            accepted: how many were right.
+        """
         ...

@@ -8,16 +8,29 @@ from typing import Any
 
 from ..errors import ParameterError, PolicyTextError
 from ..protocol import LengthPolicy
+from .ada_edl import AdaEDL
+from .adaptive_confidence import AdaptiveConfidence
+from .bandit import Bandit
+from .confidence import Confidence
 from .constant import Constant
+from .draft_verify import DraftVerify
+from .gamma_tune import GammaTune
 from .heuristic import Heuristic
+from .margin import Margin
+from .marginal import Marginal
 from .path_probability import PathProbability
 from .svip import SVIP
 
-__all__ = ["POLICIES", "SVIP", "Constant", "Heuristic", "PathProbability", "parse", "resolve"]
+__all__ = [
+    "POLICIES", "SVIP", "AdaEDL", "AdaptiveConfidence", "Bandit", "Confidence", "Constant",
+    "DraftVerify", "GammaTune", "Heuristic", "Margin", "Marginal", "PathProbability", "parse",
+    "resolve",
+]
 
-POLICIES: dict[str, Any] = {
-    policy.name: policy for policy in (Constant, Heuristic, SVIP, PathProbability)
-}
+POLICIES: dict[str, Any] = {policy.name: policy for policy in (
+    Constant, Heuristic, SVIP, Confidence, AdaptiveConfidence, DraftVerify, AdaEDL,
+    PathProbability, Margin, GammaTune, Bandit, Marginal,
+)}
 
 
 def parse(text: str) -> LengthPolicy:

@@ -1,0 +1,37 @@
+"""Comparisons that several policies make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..protocol import Decision, DraftStep
+
+
+def go_on_if(wanted: bool) -> Decision:
+    """CONTINUE if ``wanted``; comparisons with NaN are False, so degenerate logits stop."""
+    return Decision.CONTINUE if wanted else Decision.STOP
+
+
+def confident(step: DraftStep, threshold: float) -> bool:
+    """Whether the draft gave the token itself a probability of at least ``threshold``."""
+    return math.exp(step.log_probability) >= threshold
+
+
+def outcomes(last: DraftStep, drafted: int, accepted: int) -> Iterator[tuple[DraftStep, bool]]:
+    """Each step of which verification tells whether it was right, and whether it was.
+
+    Those after the first wrong one are not known, nor those that were not submitted.
+
+    Args:
+        last: step of the round.
+        drafted: how many were submitted.
+        accepted: how many of them were.
+    """
+    steps = []
+    at: DraftStep | None = last
+    while at is not None:
+        steps.append(at)
+        at = at.previous
+    for step in steps[::-1][: min(accepted + 1, drafted)]:
+        yield step, step.position <= accepted
