@@ -128,7 +128,7 @@ def main() -> None:
         "head": f"examples/smollm2/eagle, SHA-256 {digest(weights)}",
     }, upstream={"EAGLE": commit(eagle_pair.checkout())})
     run = comparison(bench, args, header, "eagle")
-    run.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
+    bench.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
     if args.arms is None:
         run.tune(TUNED)
     run.compare([SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])

@@ -106,7 +106,7 @@ def compare(args: Any) -> None:
         "draft": f"examples/smollm2/glide, SHA-256 {digest(weights)}",
     }, upstream={"GliDe": commit(glide_pair.checkout())})
     run = comparison(bench, args, header, "glide-cape")
-    run.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
+    bench.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
     if args.arms is None:
         run.tune(TUNED)
     run.compare([*SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])

@@ -159,8 +159,7 @@ def main() -> None:
     bfloat16 = cost(pair.load_target(torch.bfloat16)[0])
     setup = bench(args.dtype, args.max_new_tokens)
     journal = Journal(args.out / "quickstart.partial.jsonl", header)
-    for arm in arms:  # warm-up, not recorded
-        setup.answer(setup.encode([{"role": "user", "content": "Hello"}]), arm)
+    setup.warm_up(arms)
     run_all(setup, prompts, arms, journal, args.seed,
             lambda items: tqdm(items, f"{len(arms)} arms", unit="prompt", file=sys.stderr))
     found = list(divergences(setup, journal.runs, prompts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,8 +67,8 @@ def bench(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding.")] = 0.0,
     long_form: Annotated[str | None, typer.Option(
-        help="Lengths to time each answer at, end of sequence suppressed, such as "
-             f"'{LONG_FORM}'.")] = None,
+        help="Lengths to time each answer to a prompt's first turn at, end of sequence "
+             f"suppressed, such as '{LONG_FORM}'.")] = None,
     dtype: DtypeOption = Dtype.bfloat16, device: Device = "cpu", seed: Seed = 0,
 ) -> None:
     """Run every prompt under every arm, interleaved, and report speedups with intervals.
@@ -92,16 +93,20 @@ def bench(
                              "or --no-fixed and no --tune")
     chosen, tuning = split(_prompts(prompts, field), per_task, tuning_per_task if families else 0,
                            seed)
+    if marks:
+        chosen, tuning = ([replace(p, turns=p.turns[:1]) for p in some]
+                          for some in (chosen, tuning))
     limit = max(marks, default=max_new_tokens)
     models = _load(target, draft, dtype, device)
     header = _header(models, dtype, seed, prompts, field) | {
         "max_new_tokens": limit, "long_form": marks,
         "decoding": f"temperature {temperature:g}" if temperature else "greedy",
     }
-    answer = assisted(models.target, models.draft, limit, temperature, seed, marks)
+    short, answer = (assisted(models.target, models.draft, length, temperature, seed, marked)
+                     for length, marked in ((min(limit, 16), ()), (limit, marks)))
+    Bench(models.target, models.tokenizer, short).warm_up([TARGET_ONLY, FRAMEWORK, *policies])
     comparison = Comparison(Bench(models.target, models.tokenizer, answer), chosen, tuning, header,
                             out)
-    comparison.warm_up([TARGET_ONLY, FRAMEWORK, *policies])
     if families:
         comparison.tune(families)
     comparison.compare([FRAMEWORK, *policies, *comparison.best.values()])

@@ -44,12 +44,6 @@ class Comparison:
         self.best: dict[str, str] = {}
         self._tried: dict[str, int] = {}
 
-    def warm_up(self, arms: Iterable[str]) -> None:
-        """Answer once under each arm, not recorded."""
-        hello = self._bench.encode([{"role": "user", "content": "Hello"}])
-        for arm in arms:
-            self._bench.answer(hello, arm)
-
     def tune(self, families: dict[str, list[str]]) -> None:
         """Find the arm of each family with the most tokens a second on the other prompts."""
         arms = [TARGET_ONLY, *(arm for family in families.values() for arm in family)]
@@ -64,7 +58,7 @@ class Comparison:
 
     def _run(self, prompts: list[Prompt], arms: list[str], kind: str) -> list[Run]:
         self._header |= {"arms": arms}
-        journal = Journal(self._place.with_name(f"{self._place.name}.{kind}.jsonl"),
+        journal = Journal(self._file(f"{kind}.jsonl"),
                           {**self._header, "of": [p.id for p in prompts]})
         self._journals.append(journal)
         run_all(self._bench, prompts, arms, journal, self._header["seed"],
@@ -99,12 +93,16 @@ class Comparison:
             "tuning": [asdict(r) for j in self._journals[:-1] for r in j.runs],
         }
         # Before the journals go, so that nothing is lost half-way.
-        self._place.with_suffix(".json").write_text(json.dumps(result), encoding="utf-8")
-        self._place.with_suffix(".md").write_text(report.render(result), encoding="utf-8")
+        self._file("json").write_text(json.dumps(result), encoding="utf-8")
+        self._file("md").write_text(report.render(result), encoding="utf-8")
         for journal in self._journals:
             journal.path.unlink()
         refuse_large_gaps(self._header["dtype"], found)
         return result
+
+    def _file(self, suffix: str) -> Path:
+        # Not with_suffix(), which takes ".5" for one in "Qwen2.5".
+        return self._place.with_name(f"{self._place.name}.{suffix}")
 
     def _divergences(self, runs: list[Run]) -> list[dict[str, Any]]:
         if self._header["decoding"] != "greedy":

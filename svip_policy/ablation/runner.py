@@ -148,6 +148,12 @@ class Bench:
             )["input_ids"]
         return ids.to(self.target.device)
 
+    def warm_up(self, arms: Iterable[str]) -> None:
+        """Answer once under each arm, not recorded."""
+        hello = self.encode([{"role": "user", "content": "Hello"}])
+        for arm in arms:
+            self.answer(hello, arm)
+
     def run(self, prompt: Prompt, arm: str, answers: list[str]) -> Run:
         """All turns of ``prompt`` under ``arm``.
 

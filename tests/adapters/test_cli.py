@@ -65,10 +65,11 @@ def outcome(path):
 
 
 def test_bench_compares_and_reports(svip, folder, tmp_path):
-    out = tmp_path / "r" / "bench"
+    out = tmp_path / "r" / "pair-2.5"
     said = svip(*benched(folder, out, "-p", "constant(3)", "-p", "svip",
                          "--tune", "svip(threshold=0.2..0.8..0.3)"))
-    result = json.loads(out.with_suffix(".json").read_text())
+    written = {kind: tmp_path / "r" / f"pair-2.5.{kind}" for kind in ("json", "md")}
+    result = json.loads(written["json"].read_text())
     arms = {r["arm"] for r in result["runs"]}
     assert {TARGET_ONLY, FRAMEWORK, "constant(length=3)", SVIP} \
         <= arms
@@ -78,8 +79,8 @@ def test_bench_compares_and_reports(svip, folder, tmp_path):
     assert {len([r for r in result["runs"] if r["arm"] == a]) for a in arms} == {4}
     tuned_on = {r["prompt"] for r in result["tuning"]}
     assert len(tuned_on) == 2 and not tuned_on & {r["prompt"] for r in result["runs"]}
-    assert said.strip() == out.with_suffix(".md").read_text().strip()
-    assert said.strip() == svip("report", out.with_suffix(".json")).strip()
+    assert said.strip() == written["md"].read_text().strip()
+    assert said.strip() == svip("report", written["json"]).strip()
     for wanted in ("draft s", "verify s", "wall s", "drafted", "95% interval", "float32",
                    "Tuned on 2 other prompts", "identical greedy output"):
         assert wanted in said, wanted
