@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 REQUIRED = ("versions", "device", "dtype", "threads", "models", "arms", "seed", "commit")
-_PACKAGES = ("torch", "transformers", "numpy", "eagle-llm", "vllm")
+# scikit-learn: where it is installed, transformers adapts its own threshold.
+_PACKAGES = ("torch", "transformers", "numpy", "scikit-learn", "eagle-llm", "vllm")
 
 
 def collect(**given: Any) -> dict[str, Any]:
@@ -46,14 +47,23 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit(folder: Path = Path(__file__).parent) -> str:
-    """The git commit of a folder, in short; of this package's own by default."""
+def commit(folder: Path = Path(__file__).parents[1]) -> str:
+    """The git commit of a checkout, in short; of this package's own by default.
+
+    Not of another repository that the folder happens to lie in, as site-packages may.
+    """
     try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
-            cwd=folder, check=True).stdout.strip()
+        top = _git(folder, "rev-parse", "--show-toplevel")
+        if Path(top).resolve() == folder.resolve():
+            return _git(folder, "describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown, not a git checkout"
+        pass
+    return "unknown, not a git checkout"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder,
+                          check=True).stdout.strip()
 
 
 def missing(header: Mapping[str, Any]) -> list[str]:

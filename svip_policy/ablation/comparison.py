@@ -95,7 +95,8 @@ class Comparison:
         # Before the journals go, so that nothing is lost half-way.
         self._file("json").write_text(json.dumps(result), encoding="utf-8")
         self._file("md").write_text(report.render(result), encoding="utf-8")
-        for journal in self._journals:
+        # The tuning last: without it a rerun would tune anew.
+        for journal in reversed(self._journals):
             journal.path.unlink()
         refuse_large_gaps(self._header["dtype"], found)
         return result

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ParameterError
 
-# MT-Bench's categories are one task of Spec-Bench.
+# MT-Bench's categories are one task of Spec-Bench; only in files of their form.
 _CONVERSATION = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem",
                  "humanities")
 _NAMES = dict.fromkeys(_CONVERSATION, "conversation") | {"math_reasoning": "math"}
@@ -41,8 +41,13 @@ def read_prompts(path: Path, field: str | None = None) -> list[Prompt]:
     """
     if not path.is_file():
         raise ParameterError(f"no prompts at {path}: there is no such file")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is not in UTF-8 ({error.reason}): convert it") from error
     prompts: dict[str, Prompt] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # Not splitlines(): JSON may hold other line separators as they are.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -65,8 +70,9 @@ def _prompt(entry: dict[str, Any], number: int, field: str | None) -> Prompt:
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
         raise TypeError("no text, or not a list of them")
     task = str(entry.get("task", entry.get("category", "all prompts")))
-    return Prompt(str(entry.get("id", entry.get("question_id", number))), _NAMES.get(task, task),
-                  tuple(texts))
+    if "question_id" in entry and "turns" in entry and "task" not in entry:
+        task = _NAMES.get(task, task)
+    return Prompt(str(entry.get("id", entry.get("question_id", number))), task, tuple(texts))
 
 
 def split(

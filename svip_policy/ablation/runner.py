@@ -201,15 +201,17 @@ class Journal:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self._file = TraceFile(path, "runs", header)
         self.path, self.runs = path, [Run(**entry) for entry in self._file.entries]
+        self._there = {(run.prompt, run.arm) for run in self.runs}
 
     def add(self, run: Run) -> None:
         """Append one run and flush it."""
         self.runs.append(run)
+        self._there.add((run.prompt, run.arm))
         self._file.add(asdict(run))
 
     def has(self, prompt: str, arm: str) -> bool:
         """Whether this run is there already."""
-        return any(r.prompt == prompt and r.arm == arm for r in self.runs)
+        return (prompt, arm) in self._there
 
 
 def run_all(

@@ -15,13 +15,15 @@ from ._rules import go_on_if
 class AdaEDL:
     """Stop after a token whose entropy bound 1 - sqrt(c H) is < l, where l follows acceptance.
 
-    After each round the acceptance average is r / 2 + accepted / drafted / 2, from r = 0; l
-    grows by ``step`` if it is < target_rate, and shrinks by it if not all was accepted.
+    After each round r = r / 2 + accepted / drafted / 2, from r = 0; l grows by ``step`` if
+    r < target_rate, else it shrinks by it, unless the round hit the cap. It stays in [0, 1].
 
     Source: AdaEDL (arXiv 2410.18351). Its paper tests the entropy before it samples the token,
     which it then does not draft; here the question comes after the token is kept, as in every
     policy of this package, so drafts are one token longer at the same l. Its l begins between
-    0.3 and 0.9 by model and task.
+    0.3 and 0.9 by model and task, and shrinks only after rounds that were not wholly accepted:
+    with drafts of one or two tokens that could never happen, so here it is the rule of Draft &
+    Verify, from which the schedule is.
 
     Args:
         threshold: l at the start, in [0, 1].
@@ -59,9 +61,9 @@ class AdaEDL:
             return
         self._rate = 0.5 * self._rate + 0.5 * accepted / drafted
         if self._rate < self.target_rate:
-            self._current += self.step
-        elif accepted < drafted:
-            self._current -= self.step
+            self._current = min(1.0, self._current + self.step)
+        elif drafted < self.cap:
+            self._current = max(0.0, self._current - self.step)
 
     def fresh(self) -> AdaEDL:
         """The same parameters, l at its start."""

@@ -12,7 +12,7 @@ from ..protocol import Decision, DraftStep
 from ._parameters import check_count, check_real, describe
 from ._rules import confident, go_on_if, outcomes
 
-_ENOUGH = 5  # more than so many of both kinds are needed for a fit
+_ENOUGH = 5  # more than so many are needed for a fit, some of both kinds
 _KEPT = 256  # of both kinds
 
 
@@ -24,7 +24,7 @@ class AdaptiveConfidence:
     not known. Of the probabilities seen, t is the one for which false positive rate +
     ``miss_cost`` x false negative rate of "probability >= t" is least: a rejected token above t
     costs a draft step in vain, an accepted one below it a pass of the target. Fitted once more
-    than 5 of both kinds were seen in this sequence.
+    than 5 tokens were seen in this sequence, some of both kinds.
 
     Source: Hugging Face transformers, where scikit-learn is installed. Its record grows without
     end, and its t lives on in the next call; here the last 256 of both kinds count, so that a
@@ -63,7 +63,8 @@ class AdaptiveConfidence:
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Fit t to the record."""
-        if min(len(self._accepted), len(self._rejected)) <= _ENOUGH:
+        few = len(self._accepted) + len(self._rejected) <= _ENOUGH
+        if few or not self._accepted or not self._rejected:
             return
         yes, no = np.sort(self._accepted), np.sort(self._rejected)
         candidates = np.concatenate((yes, no))

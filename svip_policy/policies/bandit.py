@@ -30,7 +30,8 @@ class Bandit:
     1 + k (draft_cost + verify_cost) target steps. Only the pulled arm learns from the round.
 
     Source: TapOut (arXiv 2511.02017), BanditSpec (arXiv 2505.15141); theirs are rewards made
-    of acceptance rate and length, where this is the speed itself.
+    of acceptance rate and length. The mean of a round's tokens per cost is not quite the speed,
+    which is all tokens over all cost.
 
     Args:
         policies: the arms, at least one; used in their initial state.

@@ -58,7 +58,8 @@ class DraftVerify:
             wanted += self.step
         elif drafted < self.cap:
             wanted -= self.step
-        self._current = _KEPT * self._current + (1 - _KEPT) * wanted
+        moved = _KEPT * self._current + (1 - _KEPT) * wanted
+        self._current = min(1.0, max(0.0, moved))
 
     def fresh(self) -> DraftVerify:
         """The same parameters, t at its start."""

@@ -39,7 +39,7 @@ class Marginal:
     other on logit q(x) and sqrt(H) (begun at 0.6). They learn from the tokens that were accepted
     and the first that was not; what comes after that is not known. There is no threshold. If
     the first token's chance, an average over rounds, is not worth it, nothing is drafted, but
-    in each 16th round one token, to keep learning: at most c / 16 a round.
+    in each 16th round one token, to keep learning: at most (c + v(1) - v(0)) / 16 a round.
 
     Source: ours. Begun at SVIP's bound in place of q(x) the chances were far too low: the bound
     of a token is a bound.
@@ -147,7 +147,11 @@ def _chance(weights: list[float], signals: tuple[float, ...]) -> float:
 
 
 def _update(weights: list[float], signals: tuple[float, ...], right: bool, rate: float) -> None:
-    """A step of stochastic gradient ascent on the likelihood of the outcome."""
-    error = right - _chance(weights, signals)
+    """A step of stochastic gradient ascent on the likelihood of the outcome.
+
+    Normalised: a surprise at a token of q = .9999, whose logit is 9, would otherwise turn the
+    slope round.
+    """
+    step = rate * (right - _chance(weights, signals)) / (0.5 + 0.5 * sum(x * x for x in signals))
     for n, x in enumerate(signals):
-        weights[n] += rate * error * x
+        weights[n] += step * x
