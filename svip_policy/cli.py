@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -62,6 +63,9 @@ def bench(
         help="A policy with ranges, such as 'svip(threshold=0.2..0.5)'; the best on the tuning "
              "prompts is compared. May be repeated.")] = None,
     tuning_per_task: Annotated[int, typer.Option(min=0, help="Prompts a task to tune on.")] = 2,
+    costs: Annotated[Path | None, typer.Option(
+        help="JSON of 'svip doctor --costs', for policies that want costs and are given none.",
+    )] = None,
     fixed: Annotated[bool, typer.Option(
         help="Compare the best fixed length, tuned over 1 to 8.")] = True,
     max_new_tokens: MaxNewTokens = 128,
@@ -76,15 +80,16 @@ def bench(
     Arms: target-only decoding, transformers' own rule, the best fixed length, the policies and
     the tuned ones. Stopped, the same command goes on where it was.
     """
-    from . import POLICIES, parse
+    from . import POLICIES
     from .ablation import report
     from .ablation.comparison import Comparison
     from .ablation.prompts import split
     from .ablation.runner import FRAMEWORK, TARGET_ONLY, Bench, assisted
-    from .ablation.tuning import expand
+    from .ablation.tuning import expand, with_costs
 
     marks = _lengths(long_form) if long_form else []
-    policies = [repr(parse(text)) for text in policy or POLICIES]
+    cost = _costs(costs)[0] if costs else None
+    policies = [with_costs(text, cost) for text in policy or POLICIES]
     families = {text: expand(text) for text in tune or []}
     if fixed:
         families = {"constant": expand("constant(1..8)"), **families}
@@ -98,7 +103,7 @@ def bench(
                           for some in (chosen, tuning))
     limit = max(marks, default=max_new_tokens)
     models = _load(target, draft, dtype, device)
-    header = _header(models, dtype, seed, prompts, field) | {
+    header = _header(models, dtype, seed, [*chosen, *tuning]) | {
         "max_new_tokens": limit, "long_form": marks,
         "decoding": f"temperature {temperature:g}" if temperature else "greedy",
     }
@@ -131,7 +136,7 @@ def trace(
 
     chosen, _ = split(_prompts(prompts, field), per_task, 0, seed)
     models = _load(target, draft, dtype, device)
-    header = _header(models, dtype, seed, prompts, field) | {
+    header = _header(models, dtype, seed, chosen) | {
         "arms": ["what the draft drafts from each position"], "decoding": "greedy",
         "max_new_tokens": max_new_tokens, "longest": longest, "distributions": distributions,
         "of": [p.id for p in chosen],
@@ -148,21 +153,34 @@ def replay(
     costs: Annotated[Path, typer.Option(help="JSON that 'svip doctor --costs' wrote.")],
     policy: Policies = None,
     tune: Annotated[list[str] | None, typer.Option(
-        help="A policy with ranges: all of them are replayed.")] = None,
+        help="A policy with ranges, of which the best on half of the prompts is replayed on the "
+             "others.")] = None,
     measured: Annotated[Path | None, typer.Option(
         help="The JSON of 'svip bench': its speedups stand beside the predicted ones.")] = None,
 ) -> None:
-    """Predict the speed of policies on recorded texts, beside the oracle's."""
-    from . import POLICIES, parse
-    from .ablation.report import speedups
-    from .ablation.texts import load, replay_all, replay_table
-    from .ablation.tuning import expand
+    """Predict the speed of policies on recorded texts, beside the oracle's.
 
-    texts = load(path)
-    wanted = [repr(parse(text)) for text in policy or ([] if tune else POLICIES)]
-    wanted += [text for ranges in tune or [] for text in expand(ranges)]
+    With --tune the texts of half of the prompts choose, and those of the others are reported.
+    Policies that want costs, and are given none, get the measured ones.
+    """
+    from . import POLICIES
+    from .ablation.report import speedups
+    from .ablation.texts import conditions, halve, load, replay_all, replay_table, tuned
+    from .ablation.tuning import expand, with_costs
+
+    header, texts = load(path)
+    cost, others = _costs(costs)
+    wanted = [with_costs(text, cost) for text in policy or ([] if tune else POLICIES)]
+    about = conditions(header, texts, others)
+    if tune:
+        tuning, texts = halve(texts)
+        best = tuned(tuning, {text: expand(text) for text in tune}, cost)
+        wanted += best.values()
+        about += [f"{chosen} is the best of {name} on {len(tuning)} other texts; of the table are "
+                  f"{len(texts)}." for name, chosen in best.items()]
     live = speedups(measured) if measured else None
-    typer.echo(replay_table(replay_all(texts, dict.fromkeys(wanted), _costs(costs)), live))
+    table = replay_table(replay_all(texts, dict.fromkeys(wanted), cost), live)
+    typer.echo("\n".join([table, "", *(f"- {line}" for line in about)]))
 
 
 @app.command()
@@ -192,7 +210,7 @@ def figures(
 
     if trace is None and result is None:
         raise ParameterError("nothing to draw from: give --trace, --result or both")
-    for path in draw(out, trace, result, _costs(costs) if costs else None, text, policy):
+    for path in draw(out, trace, result, _costs(costs)[0] if costs else None, text, policy):
         typer.echo(path)
 
 
@@ -214,7 +232,7 @@ def doctor(
 
     models = _load(target, draft, dtype, device)
     found = measure(models.target, models.draft, longest=longest)
-    header = _header(models, dtype, 0, None, None) | {"arms": ["costs"]}
+    header = _header(models, dtype, 0, []) | {"arms": ["costs"]}
     costs.parent.mkdir(parents=True, exist_ok=True)
     costs.write_text(json.dumps({"conditions": header, "costs": found.as_dict()}),
                      encoding="utf-8")
@@ -225,7 +243,10 @@ def _prompts(path: Path | None, field: str | None) -> list[Prompt]:
     from .ablation import models
     from .ablation.prompts import read_prompts
 
-    return read_prompts(path or models.PROMPTS, field)
+    own = models.EXAMPLES / "prompts.jsonl"
+    if path is None and not own.is_file():
+        raise ParameterError("the repository's own prompts are not here: give --prompts")
+    return read_prompts(path or own, field)
 
 
 def _load(target: str, draft: str, dtype: Dtype, device: str) -> Models:
@@ -238,22 +259,25 @@ def _load(target: str, draft: str, dtype: Dtype, device: str) -> Models:
     return load(target, draft, dtype.value, device)
 
 
-def _header(models: Models, dtype: Dtype, seed: int, prompts: Path | None, field: str | None) \
-        -> dict[str, Any]:
+def _header(models: Models, dtype: Dtype, seed: int, prompts: list[Prompt]) -> dict[str, Any]:
+    from svip_adapters._handle import conditions
+
     from . import provenance
 
-    found = provenance.collect(models=models.names, dtype=dtype.value, seed=seed,
-                               prompts_from=prompts.name if prompts else "the repository",
-                               field=field)
-    device = models.target.device
-    return found if device.type == "cpu" else found | {"device": str(device)}
+    # Of the target's device, by the name that a live trace gives it.
+    known = conditions(target=models.target)
+    digest = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
+    return provenance.collect(**known | {"models": models.names, "dtype": dtype.value, "seed": seed,
+                                         "prompts_sha256": digest})
 
 
-def _costs(path: Path) -> CostModel:
+def _costs(path: Path) -> tuple[CostModel, dict[str, Any]]:
+    """Costs and their conditions."""
     from .cost import CostModel
 
     try:
-        return CostModel.of(json.loads(path.read_text(encoding="utf-8"))["costs"])
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        return CostModel.of(entry["costs"]), dict(entry["conditions"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParameterError(f"{path} holds no costs ({error!r}): write them with "
                              f"'svip doctor --costs {path}'") from error

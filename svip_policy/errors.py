@@ -37,6 +37,10 @@ class DegenerateLogitsWarning(RuntimeWarning):
     """Draft logits hold NaN or +inf, or are -inf throughout; drafting stopped there."""
 
 
+class MissingDistributionsWarning(RuntimeWarning):
+    """A trace was to hold distributions, and the framework does not give the target's."""
+
+
 class PatchedOverWarning(RuntimeWarning):
     """Another library wrapped an attribute after us; a pass-through was left in place."""
 

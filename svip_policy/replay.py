@@ -113,6 +113,11 @@ class Text:
             found.append(found[-1] + 1 if drafted.token == token else 0)
         return found[:0:-1]
 
+    def recorded(self, position: int) -> int:
+        """How many tokens are recorded from there, at most to the end of the text."""
+        wrong = position + self.matches[position]
+        return self.matches[position] + (1 + len(self.off[wrong]) if wrong in self.off else 0)
+
     def budget(self, position: int) -> int:
         """How many tokens may be drafted there: the target adds one of its own."""
         return self.max_new_tokens - position - 1
@@ -194,11 +199,12 @@ def _priced(text: Text, at: int, drafted: int, accepted: int, cost: CostModel | 
 
 def first_mismatch(text: Text, cost: CostModel | None = None) -> list[Round]:
     """The rounds of an oracle that stops just before the first token that would be rejected."""
-    return _by_lengths(text, lambda at: text.accepted(at, _most(text, at)), cost)
+    return _by_lengths(text, lambda at: text.accepted(at, _most(text, at, cost)), cost)
 
 
 def oracle(text: Text, cost: CostModel) -> list[Round]:
-    """The rounds whose lengths are together the fastest under ``cost``: no policy is faster.
+    """The rounds whose lengths are together the fastest under ``cost``: no policy is faster that
+    stays within what is recorded and measured.
 
     By dynamic programming over the positions: the time from one to the end is that of the best
     first round plus that from where it leads to.
@@ -206,7 +212,7 @@ def oracle(text: Text, cost: CostModel) -> list[Round]:
     end = len(text.tokens)
     left, best = np.zeros(end + 1), [0] * end
     for at in range(end - 1, -1, -1):
-        most = min(_most(text, at), cost.longest)
+        most = _most(text, at, cost)
         leads_to = at + 1 + np.array([text.accepted(at, k) for k in range(most + 1)])
         total = cost.rounds_seconds(most, text.length + at) + left[leads_to]
         best[at] = int(total.argmin())
@@ -214,8 +220,10 @@ def oracle(text: Text, cost: CostModel) -> list[Round]:
     return _by_lengths(text, best.__getitem__, cost)
 
 
-def _most(text: Text, at: int) -> int:
-    return max(0, min(text.budget(at), text.longest))
+def _most(text: Text, at: int, cost: CostModel | None) -> int:
+    """The longest draft that a policy can be replayed with from a position."""
+    measured = text.budget(at) if cost is None else cost.longest
+    return max(0, min(text.budget(at), text.recorded(at), measured))
 
 
 def _by_lengths(text: Text, length: Any, cost: CostModel | None) -> list[Round]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from . import bounds
-from .errors import TraceError
+from .errors import MissingDistributionsWarning, TraceError
 from .protocol import DraftStep, RoundStart
 from .summary import Round
 
@@ -138,8 +139,9 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 class Recorder:
     """Writes each verified round of a generation into a trace of rounds.
 
-    An entry holds ``policy`` (its text), ``generation`` (its number), ``position`` (tokens in
-    the sequence before the round), the fields of :class:`svip_policy.Round`, and one figure a
+    An entry holds ``policy`` (its text), ``generation`` (its number), ``decoding`` (in words,
+    null where the adapter cannot tell), ``position`` (tokens in the sequence before the round),
+    the fields of :class:`svip_policy.Round`, and one figure a
     step under ``entropies`` (nats), ``probabilities`` (of the token) and ``margins``; of a chain
     its ``tokens``. With ``distributions``, and where the framework hands out the target's
     logits, also ``acceptance_rates`` (sum of min(p, q)) and ``cross_entropies`` (H(q, p), nats).
@@ -149,12 +151,14 @@ class Recorder:
         file: to write to.
         policy: its text.
         generation: its number.
+        decoding: greedy or at which temperature, in words.
         distributions: whether the target's are wanted.
     """
 
     file: TraceFile
     policy: str
     generation: int
+    decoding: str | None = None
     distributions: bool = False
 
     def __call__(self, start: RoundStart, last: DraftStep | None, round: Round,
@@ -169,7 +173,8 @@ class Recorder:
         """
         steps = list(_chain(last))[::-1]
         entry: dict[str, Any] = {
-            "policy": self.policy, "generation": self.generation, "position": start.length,
+            "policy": self.policy, "generation": self.generation, "decoding": self.decoding,
+            "position": start.length,
             "entropies": [number(s.entropy) for s in steps],
             "probabilities": [number(math.exp(s.log_probability)) for s in steps],
             "margins": [number(s.margin) for s in steps],
@@ -179,6 +184,12 @@ class Recorder:
             entry["tokens"] = [int(s.token) for s in steps]
         if self.distributions and target_logits is not None:
             entry |= _against(steps, target_logits)
+        elif self.distributions and steps:
+            warnings.warn(
+                "distributions are not recorded: the framework has no raw target logits at hand, "
+                "because of logits processors (a temperature is one) or another tokenizer",
+                MissingDistributionsWarning, stacklevel=2,
+            )
         self.file.add(entry)
 
 

@@ -177,12 +177,15 @@ class _Recording:
 
     def next(self, policy: LengthPolicy, known: dict[str, Any]) -> Recorder:
         """The recorder of the next generation."""
+        decoding = known.get("decoding")
         if self.file is None:
             models = {**known.get("models", {}), **self.conditions.get("models", {})}
+            known = {name: value for name, value in known.items() if name != "decoding"}
             header = provenance.collect(**{**known, **self.conditions, "models": models,
                                            "distributions": self.distributions})
             self.file = TraceFile(self.path, "rounds", header)
             earlier = [entry["generation"] for entry in self.file.entries]
             self.generations = max(earlier, default=-1) + 1
         self.generations += 1
-        return Recorder(self.file, repr(policy), self.generations - 1, self.distributions)
+        return Recorder(self.file, repr(policy), self.generations - 1, decoding,
+                        self.distributions)

@@ -161,8 +161,10 @@ class PolicyDrafting(upstream.CandidateGenerator):  # type: ignore[misc]
             -> None:
         """What transformers' verification accepted: the feedback for the policy."""
         accepted = max(int(num_matches), 0)
-        # Behind processors the raw logits are not at hand.
-        raw = None if self._processors else scores[0]
+        # Behind processors the raw logits are not at hand; and a draft with a tokenizer of its
+        # own has other positions.
+        theirs = type(self._framework) is upstream.AssistedCandidateGeneratorDifferentTokenizers
+        raw = None if self._processors or theirs else scores[0]
         self._driver.verified(accepted, self._submitted,
                               target_logits=None if raw is None else raw[: self._submitted])
         self._target_logits = None if raw is None else raw[accepted]

@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation import candidate_generator as upstream
 
 from svip_policy import PolicyDriver
+from svip_policy.errors import UnsupportedError
 from svip_policy.signals import is_degenerate
 
 from ._hf_drafting import Criteria, PolicyDrafting, end_tokens
@@ -68,14 +69,23 @@ class LeanDrafting(PolicyDrafting):
 
 
 class CachedDraft:
-    """A draft with a cache of its own, which tells the next token's logits.
+    """A decoder-only model with a cache of its own, which tells the next token's logits.
 
     Args:
-        draft: a decoder-only model.
-        cache: an empty one for it, see :func:`dynamic_cache`.
+        draft: the model.
+        cache: an empty one for it; made if not given.
+
+    Raises:
+        UnsupportedError: it has no cache that can go back to an earlier length.
     """
 
-    def __init__(self, draft: Any, cache: Any) -> None:
+    def __init__(self, draft: Any, cache: Any = None) -> None:
+        cache = plain_cache(draft) if cache is None else cache
+        if cache is None:
+            raise UnsupportedError(
+                f"{type(draft).__qualname__} has no cache that can forget its last tokens (a "
+                "sliding window, a recurrent state): take another model"
+            )
         parameters = inspect.signature(draft.forward).parameters
         self._draft, self._cache = draft, cache
         self._options = {"use_cache": True, _cache_keyword(parameters): cache}
@@ -106,17 +116,24 @@ class CachedDraft:
 def lean_cache(framework: Any) -> Any:
     """An empty cache for the lean loop, or None where that does not cover the case."""
     draft, kwargs = framework.assistant_model, framework.assistant_kwargs
-    parameters = inspect.signature(draft.forward).parameters
     plain = (
         type(framework) is upstream.AssistedCandidateGenerator
         and framework.input_ids_key == "input_ids"
         and not any(v is not None for k, v in kwargs.items() if k not in _IMPLIED)
-        and not getattr(draft, "_is_stateful", False)
-        and _takes_dynamic_cache(draft)
-        and _cache_keyword(parameters) in parameters
         and _unpadded(kwargs)
     )
-    cache = dynamic_cache(draft) if plain else None
+    return plain_cache(draft) if plain else None
+
+
+def plain_cache(model: Any) -> Any:
+    """An empty cache for ``model`` that a crop brings back to any length, or None."""
+    parameters = inspect.signature(model.forward).parameters
+    plain = (
+        not getattr(model, "_is_stateful", False)
+        and _takes_dynamic_cache(model)
+        and _cache_keyword(parameters) in parameters
+    )
+    cache = dynamic_cache(model) if plain else None
     layers = getattr(cache, "layers", [])
     # Sliding windows and recurrent states need more than a crop to go back.
     return cache if all(type(layer).__name__ == "DynamicLayer" for layer in layers) else None

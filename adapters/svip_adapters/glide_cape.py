@@ -85,7 +85,7 @@ def attach(
         raise ParameterError(f"max_draft is {max_draft!r}; give the most tokens, 1 to {MOST}")
 
     def install(handle: Handle, undo: ExitStack) -> None:
-        handle.conditions = conditions(target=target, draft=draft_model)
+        handle.conditions = conditions(target=target, draft=draft_model) | {"decoding": "greedy"}
         module = _checked_module(draft_model, on_unknown)
         rounds = _Rounds(handle, draft_model, target, max_draft,
                          module.update_inference_inputs_joint_llama)

@@ -112,11 +112,16 @@ def _generator(
     draft = arguments.get("assistant_model")
     if target is not None:
         handle.conditions = conditions(target=target, draft=target if draft is None else draft)
+        handle.conditions["decoding"] = _decoding(arguments["generation_config"])
     with _unchanged(draft, target):
         framework = original(*args, **kwargs)
     if watched:
         return drafting.watch(framework, handle.new_generation())
     return drafting.replace(framework, arguments, criteria, handle.new_generation(), lean)
+
+
+def _decoding(config: Any) -> str:
+    return f"temperature {config.temperature or 1.0:g}" if config.do_sample else "greedy"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from svip_policy.cost import CostModel
 from svip_policy.errors import ParameterError
 
-from ._hf_lean import CachedDraft, dynamic_cache
+from ._hf_lean import CachedDraft
 
 
 def measure(
@@ -25,16 +25,22 @@ def measure(
     Args:
         target: a decoder-only transformers model.
         draft: another.
-        lengths: context lengths, ascending.
+        lengths: context lengths, ascending; those beyond what either model takes are left out.
         longest: the most drafted tokens whose verification is measured.
         repeats: of each pass, after one that is not counted.
 
     Raises:
-        ParameterError: a length, ``longest`` or ``repeats`` is below 1.
+        ParameterError: a length, ``longest`` or ``repeats`` is below 1, or no length fits.
+        UnsupportedError: a model's cache cannot go back.
     """
     if min(*lengths, longest, repeats) < 1:
         raise ParameterError(f"lengths are {tuple(lengths)}, longest {longest}, repeats "
                              f"{repeats}: give at least 1 of each")
+    most = min(_positions(target), _positions(draft)) - longest - 1
+    lengths = [length for length in lengths if length <= most]
+    if not lengths:
+        raise ParameterError(f"no context length is left: the models take {most} tokens before "
+                             f"{longest} drafted ones")
     drafts, verifies = [], []
     for length in lengths:
         step = partial(_cached_pass(draft, length, 1), 1)
@@ -50,11 +56,16 @@ def measure(
     return CostModel(tuple(lengths), tuple(drafts), tuple(verifies))
 
 
+def _positions(model: Any) -> float:
+    """How many tokens a model takes at most."""
+    return getattr(model.config, "max_position_embeddings", None) or float("inf")
+
+
 @torch.no_grad()
 def _cached_pass(model: Any, length: int, most: int) -> Callable[[int], None]:
     """A pass of so many new tokens, up to ``most``, after ``length`` cached ones."""
     ids = torch.full((1, length + most), 11, device=model.device)
-    cached = CachedDraft(model, dynamic_cache(model))
+    cached = CachedDraft(model)
     cached.next_logits(ids[:, :length])
 
     def call(count: int) -> None:

@@ -116,9 +116,9 @@ class Comparison:
 
 def refuse_large_gaps(dtype: str, found: list[dict[str, Any]]) -> None:
     """Raise DivergenceError if an answer parts from the target's where there is no near-tie."""
-    far = [d for d in found if d["top_two_gap"] > TIE[dtype]]
+    far = [d for d in found if d["gap"] > TIE[dtype]]
     if far:
         raise DivergenceError(
             f"{len(far)} answers differ from the target's at a position that is no near-tie, the "
-            f"first {far[0]['prompt']} under {far[0]['arm']}, gap {far[0]['top_two_gap']:.3f}"
+            f"first {far[0]['prompt']} under {far[0]['arm']}, gap {far[0]['gap']:.3f}"
         )

@@ -23,7 +23,7 @@ from ..errors import ParameterError
 from ..replay import Text
 from .report import ALL, speedup, summary, unique
 from .runner import TARGET_ONLY, Run
-from .texts import Replayed, replay_all
+from .texts import Replayed, halve, replay_all
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 MARKERS = "osD^vX"  # one fewer than colours: the pairs repeat after 42
@@ -57,7 +57,8 @@ def accepted_along(text: Text) -> Figure:
               xlim=(-0.5, count - 0.5))
     mapped = mpl.cm.ScalarMappable(scale, "viridis_r")
     figure.colorbar(mapped, ax=above, label="draft entropy, nats")
-    _text(below, text.pieces[:count], colours)
+    pieces = text.pieces or [f"{token} " for token in text.tokens]
+    _text(below, pieces[:count], colours)
     return figure
 
 
@@ -85,6 +86,7 @@ def entropy_and_acceptance(texts: Sequence[Text]) -> Figure:
     entropies, rates, _ = _compared(texts)
     lengths = np.concatenate([t.matches for t in texts])
     every = np.concatenate([[d.entropy for d in t.on] for t in texts])
+    every, lengths = (column[np.isfinite(every)] for column in (every, lengths))
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _binned(left, entropies, rates, "acceptance rate, sum min(p, q)")
@@ -186,21 +188,19 @@ def lengths_by_task(runs: Sequence[Run]) -> Figure:
 
 def threshold_sweep(texts: Sequence[Text], cost: CostModel, thresholds: Sequence[float],
                     policy: Callable[[float], str]) -> Figure:
-    """Predicted speedup by threshold: on the texts to tune on (the first half), and held out.
+    """Predicted speedup by threshold: on the texts of half of the prompts, and held out.
 
     Args:
-        texts: at least two.
+        texts: of at least two prompts.
         cost: of the machine.
         thresholds: to try.
         policy: the text of one with a threshold.
 
     Raises:
-        ParameterError: there is but one text.
+        ParameterError: there is but one prompt.
     """
-    if len(texts) < 2:
-        raise ParameterError("a threshold is tuned on some texts and tested on others: record two")
     names = [policy(h) for h in thresholds]
-    halves = [texts[::2], texts[1::2]]
+    halves = halve(texts)
     curves = [[next(r.speedup for r in found if r.policy == name) for name in names]
               for found in (replay_all(half, names, cost) for half in halves)]
     tuned, best = int(np.argmax(curves[0])), int(np.argmax(curves[1]))
@@ -268,7 +268,7 @@ def _compared(texts: Sequence[Text]) -> tuple[Any, Any, Any]:
     """Entropies, acceptance rates and cross entropies of all positions that have them."""
     rows = [(d.entropy, rate, crossed) for t in texts for d, rate, crossed in
             zip(t.on, t.acceptance_rates, t.cross_entropies, strict=False)
-            if rate is not None and crossed is not None]
+            if rate is not None and crossed is not None and np.isfinite(d.entropy)]
     if not rows:
         raise ParameterError("the trace lacks the distributions that Figures 2 to 4 need: record "
                              "it with 'svip trace --distributions'")

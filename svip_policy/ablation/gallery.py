@@ -39,7 +39,7 @@ def draw(
         ParameterError: a file lacks what a figure needs, or its conditions.
     """
     if trace is not None:
-        yield from _from_texts(folder, load(trace), cost, text, policies)
+        yield from _from_texts(folder, load(trace)[1], cost, text, policies)
     if result is not None:
         runs = [Run(**run) for run in report.load(result)["runs"]]
         yield from figures.save(figures.lengths_by_task(runs), folder, "figure-5-lengths")
@@ -59,9 +59,10 @@ def _from_texts(folder: Path, texts: list[Text], cost: CostModel | None, text: i
     if cost is not None:
         names = [repr(parse(p)) for p in policies or [*POLICIES, *(f"constant({n})" for n in
                                                                   (1, 2, 3, 4, 8))]]
+        cap = min(40, cost.longest, *(t.longest for t in texts))
         drawn["threshold-sweep"] = lambda: figures.threshold_sweep(
             texts, cost, [float(h) for h in np.linspace(0.02, 0.9, 45)],
-            lambda h: f"svip(threshold={h:.4g})")
+            lambda h: f"svip(threshold={h:.4g}, cap={cap})")
         drawn["tokens-against-cost"] = lambda: figures.tokens_against_cost(
             replay_all(texts, dict.fromkeys(names), cost), cost.verify_seconds(0, 100))
     for name, make in drawn.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Any
 from ..errors import ParameterError
 
 EMBEDDED = "embedded"
-_EXAMPLES = Path(__file__).parents[2] / "examples"
-PROMPTS = _EXAMPLES / "prompts.jsonl"
+EXAMPLES = Path(__file__).parents[2] / "examples"  # where there is a clone of the repository
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def load(target: str, draft: str, dtype: str, device: str = "cpu") -> Models:
 
     Raises:
         ParameterError: only one of them is the embedded one, or the repository, which has it,
-            is not there; or torch knows no such device or dtype.
+            is not there; or torch knows no such device or dtype; or vocabularies differ.
         OSError: from transformers, where a model cannot be loaded.
     """
     import torch
@@ -54,12 +54,24 @@ def load(target: str, draft: str, dtype: str, device: str = "cpu") -> Models:
         raise ParameterError(f"device is {device!r}: {str(error).splitlines()[0]}") from error
     if target == EMBEDDED:
         return _embedded(kind, place)
+    from svip_adapters.hf_text import same_vocabulary
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     one, other = (AutoModelForCausalLM.from_pretrained(name, torch_dtype=kind).to(place).eval()
                   for name in (target, draft))
+    same_vocabulary(one, other)
     return Models(one, other, AutoTokenizer.from_pretrained(target),
-                  {"target": target, "draft": draft})
+                  {"target": _revised(target, one), "draft": _revised(draft, other)})
+
+
+def _revised(name: str, model: Any) -> str:
+    """A model's name with what tells its weights: the hub's revision, or sizes and times."""
+    revision = getattr(model.config, "_commit_hash", None)
+    if revision is None:
+        files = sorted(p for kind in ("*.safetensors", "*.bin") for p in Path(name).glob(kind))
+        stated = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        revision = hashlib.sha256(repr(stated).encode()).hexdigest()
+    return f"{name} ({revision[:12]})"
 
 
 def _embedded(kind: Any, place: Any) -> Models:
@@ -68,13 +80,14 @@ def _embedded(kind: Any, place: Any) -> Models:
     target = target.to(place)
     return Models(target, pair.load_draft(target), tokenizer, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
-        "draft": "examples/smollm2/draft.safetensors",
+        "draft": "examples/smollm2/draft.safetensors, SHA-256 "
+                 + hashlib.sha256(pair.DRAFT_WEIGHTS.read_bytes()).hexdigest()[:12],
     })
 
 
 def _pair() -> ModuleType:
     """``examples/smollm2/pair.py``, which is no part of the package."""
-    path = _EXAMPLES / "smollm2" / "pair.py"
+    path = EXAMPLES / "smollm2" / "pair.py"
     spec = importlib.util.spec_from_file_location("svip_embedded_pair", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise ParameterError(f"the embedded pair is not at {path.parent}: it comes with a clone of "

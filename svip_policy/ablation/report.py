@@ -155,13 +155,15 @@ def load(path: Path) -> dict[str, Any]:
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        header, runs = result["conditions"], [Run(**run) for run in result["runs"]]
+        if not result["runs"]:
+            raise ParameterError(f"{path} holds no runs")
+        check_provenance(result["conditions"])
+        render(result)
+    except ParameterError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParameterError(f"{path} is no result of a comparison ({error!r}): give the JSON that "
                              "it wrote") from error
-    check_provenance(header)
-    if not runs:
-        raise ParameterError(f"{path} holds no runs")
     return dict(result)
 
 
@@ -219,11 +221,11 @@ def divergence_notes(h: dict[str, Any], found: list[dict[str, Any]]) -> list[str
     if not found:
         return [f"In {h['dtype']} all arms gave identical greedy output."]
     listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
-              f"(top-two gap {d['top_two_gap']:.3f})" for d in found]
-    ties = sum(d["top_two_gap"] <= h["tie"] for d in found)
+              f"(gap {d['gap']:.3f})" for d in found]
+    ties = sum(d["gap"] <= h["tie"] for d in found)
     return [f"In {h['dtype']} {len(found)} answers part from the target's, {ties} of them where "
-            f"its two largest logits are within {h['tie']}, which a pass over several tokens may "
-            "round otherwise than a pass over one: " + "; ".join(listed) + "."]
+            f"its logits of the two tokens are within {h['tie']}, which a pass over several tokens "
+            "may round otherwise than a pass over one: " + "; ".join(listed) + "."]
 
 
 def marks_table(runs: Sequence[Run]) -> str:

@@ -246,13 +246,18 @@ def divergences(
                 continue
             differs = (n for n, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b)
             position = next(differs, min(len(mine), len(its)))
-            gap = _top_two_gap(bench, chats[run.prompt], plain[run.prompt], turn, position)
+            gap = _gap(bench, chats[run.prompt], plain[run.prompt], turn, position,
+                       [tokens[position] for tokens in (mine, its) if position < len(tokens)])
             yield {"prompt": run.prompt, "arm": run.arm, "turn": turn, "position": position,
-                   "top_two_gap": gap}
+                   "gap": gap}
 
 
-def _top_two_gap(bench: Bench, prompt: Prompt, plain: Run, turn: int, position: int) -> float:
-    """Gap of the target's two largest logits after ``position`` tokens of its own answer."""
+def _gap(bench: Bench, prompt: Prompt, plain: Run, turn: int, position: int, chosen: list[int]) \
+        -> float:
+    """How far the target's logits of two tokens are apart after ``position`` of its answer.
+
+    Of the two that were chosen there; of its two largest where one answer had ended.
+    """
     import torch
 
     earlier = [bench.tokenizer.decode(t, skip_special_tokens=True) for t in plain.tokens[:turn]]
@@ -260,8 +265,9 @@ def _top_two_gap(bench: Bench, prompt: Prompt, plain: Run, turn: int, position: 
     answer = ids.new_tensor([plain.tokens[turn][:position]])
     with torch.no_grad():
         logits = bench.target(torch.cat([ids, answer], dim=1)).logits[0, -1].float()
-    first, second = logits.topk(2).values.tolist()
-    return float(first - second)
+    # Not always the largest ones: the end of sequence may be suppressed, a repetition punished.
+    first, second = logits[chosen] if len(chosen) == 2 else logits.topk(2).values
+    return abs(float(first - second))
 
 
 def chat_of(prompt: Prompt, turn: int, answers: list[str]) -> list[dict[str, str]]:

@@ -61,8 +61,8 @@ def record(
     return len(there)
 
 
-def load(path: Path) -> list[Text]:
-    """The texts of a trace that tells its conditions.
+def load(path: Path) -> tuple[dict[str, Any], list[Text]]:
+    """The conditions and the texts of a trace that tells them.
 
     Raises:
         TraceError: the file is none.
@@ -74,7 +74,32 @@ def load(path: Path) -> list[Text]:
         raise ParameterError(f"{path} does not tell its conditions: no {absent}")
     if not texts:
         raise ParameterError(f"{path} holds no texts: record some with 'svip trace'")
-    return texts
+    return header, texts
+
+
+def conditions(trace: Mapping[str, Any], texts: Sequence[Text], costs: Mapping[str, Any]) \
+        -> list[str]:
+    """What a replay is of, in sentences.
+
+    Args:
+        trace: header of the texts.
+        texts: all of them.
+        costs: conditions under which costs were measured.
+
+    Raises:
+        ParameterError: they are of other models, or another dtype or device, than the texts.
+    """
+    other = [name for name in ("models", "dtype", "device") if trace[name] != costs.get(name)]
+    if other:
+        raise ParameterError("; ".join(
+            f"the trace is of {name} {trace[name]}, the costs are of {costs.get(name)}"
+            for name in other) + ": measure with the models and the dtype of the trace")
+    models = ", ".join(f"{role}: {name}" for role, name in trace["models"].items())
+    prompts = len({text.prompt for text in texts})
+    return [f"{prompts} prompts, {len(texts)} answers of up to {trace['max_new_tokens']} tokens, "
+            f"greedy, {trace['dtype']}, {trace['device']}; {models}.",
+            "Predicted from measured costs, prompts' first passes and the framework's own time "
+            "not counted."]
 
 
 def _never(ids: Any, arm: str) -> Answered:
@@ -106,6 +131,29 @@ class Replayed:
     def speedup(self) -> float:
         """Predicted, over target-only decoding, prompts' first passes not counted."""
         return self.plain_seconds / seconds(self.rounds)
+
+
+def halve(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
+    """The texts of every other prompt, to tune on, and those of the others.
+
+    Raises:
+        ParameterError: there is but one prompt.
+    """
+    first = set(list(dict.fromkeys(text.prompt for text in texts))[::2])
+    halves = [t for t in texts if t.prompt in first], [t for t in texts if t.prompt not in first]
+    if not halves[1]:
+        raise ParameterError("what is tuned on some prompts is tested on others: record two")
+    return halves
+
+
+def tuned(texts: Sequence[Text], families: Mapping[str, list[str]], cost: CostModel) \
+        -> dict[str, str]:
+    """The policy of each family that is the fastest on ``texts``."""
+    best = {}
+    for name, family in families.items():
+        speeds = {r.policy: r.speedup for r in replay_all(texts, family, cost)}
+        best[name] = max(family, key=speeds.__getitem__)
+    return best
 
 
 def replay_all(texts: Sequence[Text], policies: Iterable[str], cost: CostModel) -> list[Replayed]:

@@ -1,14 +1,16 @@
-"""Texts of policies with ranges, such as ``svip(threshold=0.2..0.5)``, and what they stand for."""
+"""Texts of policies with ranges, such as ``svip(threshold=0.2..0.5)``, and costs put into them."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 
+from ..cost import CostModel
 from ..errors import PolicyTextError
-from ..policies import parse
+from ..policies import Bandit, Marginal, parse
 
 _NUMBER = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
@@ -33,6 +35,21 @@ def expand(text: str) -> list[str]:
         pieces = itertools.zip_longest(fixed, chosen, fillvalue="")
         found.append(repr(parse("".join(itertools.chain.from_iterable(pieces)))))
     return list(dict.fromkeys(found))
+
+
+def with_costs(text: str, cost: CostModel | None) -> str:
+    """The ``repr`` of a policy; ``marginal`` and ``bandit``, given no costs, get those of ``cost``.
+
+    Raises:
+        PolicyTextError: the text is none.
+        ParameterError: a policy refuses a value.
+    """
+    policy = parse(text)
+    if cost is not None and policy in (Marginal(), Bandit()):
+        measured = Marginal.of(cost, cap=policy.cap)
+        policy = replace(policy, draft_cost=measured.draft_cost, verify_cost=measured.verify_cost,
+                         cap=measured.cap)
+    return repr(policy)
 
 
 def _values(text: str, low: str, high: str, step: str | None) -> list[str]:

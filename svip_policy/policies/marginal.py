@@ -16,6 +16,7 @@ Signals = tuple[float, float, float]
 _FIRST = 0.6  # chance of a round's first token before anything is known
 _OWN = (0.5, 1.0, 0.0)  # a little more than the draft's own probability: a target that decodes
 _NEXT = (0.4, 0.0, 0.0)  # greedily accepts more than it says; and 0.6, whatever came before
+_FEW = 8  # drafted tokens over which the slope of verification is taken
 _FORGET = 0.98  # of the long-run rate, a round
 _TRY = 16  # a round in so many drafts, whatever the prospects
 _SURE = 1e-4  # chances nearer to 0 or 1 tell no more
@@ -68,20 +69,19 @@ class Marginal:
         check_count(self.name, "cap", self.cap)
 
     @classmethod
-    def of(cls, cost: CostModel, length: int = 256, cap: int = 8) -> Marginal:
-        """With costs as measured.
+    def of(cls, cost: CostModel, length: int = 256, cap: int = 40) -> Marginal:
+        """With costs as measured: ``verify_cost`` is the mean slope over the first tokens.
 
         Args:
             cost: of draft and target.
             length: of the context, in tokens.
-            cap: the most tokens drafted in a round; ``verify_cost`` is the mean slope up to it.
-
-        Raises:
-            ParameterError: verification of ``cap`` tokens was not measured.
+            cap: the most tokens drafted in a round; not more than were measured.
         """
+        few = min(_FEW, cost.longest)
         one = cost.verify_seconds(0, length)
-        slope = (cost.verify_seconds(cap, length) - one) / cap
-        return cls(cost.draft_seconds(1, length) / one, max(0.0, slope) / one, cap)
+        slope = (cost.verify_seconds(few, length) - one) / few if few else 0.0
+        return cls(cost.draft_seconds(1, length) / one, max(0.0, slope) / one,
+                   max(1, min(cap, cost.longest)))
 
     def begin(self, start: RoundStart) -> Decision:
         """Draft at all if the first token's chance is worth it, and now and then anyway."""

@@ -1,14 +1,16 @@
 """The ``svip`` command, whole, on tiny models that are loaded from folders."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from tiny_models import tiny
 
-from svip_policy import trace
+from svip_policy import parse, trace
 from svip_policy.ablation import report
 from svip_policy.ablation.runner import FRAMEWORK, TARGET_ONLY, Run
 from svip_policy.cli import main
@@ -141,19 +143,31 @@ def test_trace_replay_and_figures(svip, folder, tmp_path):
     svip(*recording)
     assert path.read_bytes() == whole
     svip("doctor", "--costs", costs, *models(folder), "--longest", 24)
-    table = svip("replay", path, "--costs", costs, "--tune", "constant(1..3)", "-p", "heuristic")
-    rows = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
-    assert set(rows) == {"oracle", "stop at first mismatch", TARGET_ONLY, "constant(length=1)",
-                         "constant(length=2)", "constant(length=3)",
-                         "heuristic(length=5, grow=2, shrink=1, cap=40)"}
-    speeds = [float(line.split("|")[2]) for line in table.splitlines()[2:-1]]
+    said = svip("replay", path, "--costs", costs, "--tune", "constant(1..3)", "-p", "heuristic",
+                "-p", "marginal")
+    table = [line.split("|") for line in said.splitlines() if line.startswith("|")][2:]
+    rows = [line[1].strip() for line in table]
+    (best,) = (row for row in rows if row.startswith("constant"))
+    assert {"oracle", "stop at first mismatch", TARGET_ONLY,
+            "heuristic(length=5, grow=2, shrink=1, cap=40)"} < set(rows) and len(rows) == 6
+    speeds = [float(line[2]) for line in table[:-1]]
     assert rows[0] == "oracle" and speeds == sorted(speeds, reverse=True)
+    measured = json.loads(costs.read_text())["costs"]
+    share = measured["draft"][1] / measured["verify"][1][0]  # at 256 tokens
+    (ours,) = (row for row in rows if row.startswith("marginal"))
+    assert parse(ours).draft_cost == pytest.approx(share) and parse(ours).cap == 24
+    assert f"{best} is the best of constant(1..3) on " in said and "6 prompts" in said
+    other = json.loads(costs.read_text())
+    other["conditions"]["dtype"] = "bfloat16"
+    (tmp_path / "o.json").write_text(json.dumps(other))
+    said = svip("replay", path, "--costs", tmp_path / "o.json", fails=True)
+    assert "the costs are of bfloat16" in said
     bench = tmp_path / "bench"
     svip(*benched(folder, bench, "-p", "svip", "--no-fixed"))
     beside = svip("replay", path, "--costs", costs, "-p", "svip", "-p", "constant(1)", "--measured",
                   bench.with_suffix(".json"))
     cells = {row[1].strip(): row[3].strip() for row in
-             (line.split("|") for line in beside.splitlines())}
+             (line.split("|") for line in beside.splitlines() if line.startswith("|"))}
     svip_measured = report.speedups(bench.with_suffix(".json"))[SVIP]
     assert cells["constant(length=1)"] == "" and cells[SVIP] == f"{svip_measured:.3f}"
     drawn = svip("figures", out, "--trace", path, "--costs", costs, "--result",
@@ -189,9 +203,9 @@ def test_results_without_conditions_are_refused(svip, folder, tmp_path):
     (["bench", "--tuning-per-task", "0"], "nothing can be tuned"),
     (["bench", "--prompts", "nowhere.jsonl"], "no such file"),
     (["bench", "--dtype", "int3"], "dtype"),
-    (["bench", "--target", "here"], "embedded draft goes with"),
-    (["bench", "--device", "abacus"], "device is 'abacus'"),
-    (["bench", "--per-task", "900"], "take fewer"),
+    (["bench", "--prompts", "PROMPTS", "--target", "here"], "embedded draft goes with"),
+    (["bench", "--prompts", "PROMPTS", "--device", "abacus"], "device is 'abacus'"),
+    (["bench", "--prompts", "PROMPTS", "--per-task", "900"], "take fewer"),
     (["trace", "t.jsonl", "--longest", "0"], "longest"),
     (["replay", "nowhere", "--costs", "c"], "no such file"),
     (["report", "nowhere.json"], "no result of a comparison"),
@@ -199,11 +213,46 @@ def test_results_without_conditions_are_refused(svip, folder, tmp_path):
     (["bnch"], "No such command"),
     (["bench", "--nonsense"], "--nonsense"),
 ])
-def test_an_error_is_one_line(svip, tmp_path, monkeypatch, arguments, said):
+def test_an_error_is_one_line(svip, folder, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
-    found = svip(*arguments, fails=True)
+    prompts = str(folder / "prompts.jsonl")
+    found = svip(*(prompts if a == "PROMPTS" else a for a in arguments), fails=True)
     assert said in found and found.startswith("svip: ") and found.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_repository_the_command_says_what_to_give(svip, folder, monkeypatch):
+    from svip_policy.ablation import models as loading
+
+    monkeypatch.setattr(loading, "EXAMPLES", folder / "none")
+    assert "give --prompts" in svip("bench", fails=True)
+    said = svip("trace", "t.jsonl", "--prompts", folder / "prompts.jsonl", fails=True)
+    assert "comes with a clone of the repository" in said
+
+
+@pytest.mark.parametrize("vocab", [60, 70])
+def test_a_draft_of_another_vocabulary_is_refused(svip, folder, tmp_path, vocab):
+    tiny(vocab=vocab).save_pretrained(tmp_path / "other")
+    said = svip("trace", tmp_path / "t.jsonl", "--target", folder / "target", "--draft",
+                tmp_path / "other", "--prompts", folder / "prompts.jsonl", fails=True)
+    assert f"the target has 64 tokens and the draft {vocab}" in said
+
+
+def test_other_prompts_or_weights_are_other_conditions(svip, folder, tmp_path):
+    """Under the same names: nothing is mixed into a trace that was begun."""
+    place, path = tmp_path / "m", tmp_path / "t.jsonl"
+    shutil.copytree(folder, place)
+    recording = ["trace", path, *models(place), "--prompts", place / "prompts.jsonl", "--per-task",
+                 1, "--max-new-tokens", 4]
+    svip(*recording)
+    before = path.read_bytes()
+    prompts = (place / "prompts.jsonl").read_text()
+    (place / "prompts.jsonl").write_text(prompts.replace("w9", "w8"))
+    assert "differ in prompts_sha256" in svip(*recording, fails=True)
+    (place / "prompts.jsonl").write_text(prompts)
+    tiny(seed=9).save_pretrained(place / "draft")
+    assert "differ in models" in svip(*recording, fails=True)
+    assert path.read_bytes() == before
 
 
 def test_help_and_doctor(svip):
@@ -217,7 +266,7 @@ def test_a_divergence_beyond_rounding_ends_with_an_error_after_all_is_written(
     from svip_policy.ablation import comparison
 
     monkeypatch.setattr(comparison, "divergences", lambda *_: [
-        {"prompt": "3", "arm": "svip", "turn": 0, "position": 2, "top_two_gap": 1.5}])
+        {"prompt": "3", "arm": "svip", "turn": 0, "position": 2, "gap": 1.5}])
     out = tmp_path / "bench"
     said = svip(*benched(folder, out, "-p", "svip", "--no-fixed"), fails=True)
     assert "no near-tie" in said and "gap 1.500" in said

@@ -10,7 +10,7 @@ from svip_adapters import attach
 from tiny_models import greedy, tiny
 
 from svip_policy import bounds, provenance, trace
-from svip_policy.errors import TraceError
+from svip_policy.errors import MissingDistributionsWarning, TraceError
 
 PROMPT = torch.tensor([[5, 9, 2, 7]])
 
@@ -109,6 +109,21 @@ def test_a_round_without_a_draft_and_degenerate_logits_are_written(target, tmp_p
     assert entries[0]["entropies"] == [None] and entries[-1]["entropies"] == []
     assert "acceptance_rates" not in entries[0]
     assert "NaN" not in path.read_text()
+
+
+def test_sampling_is_told_apart_and_missing_distributions_are_warned_of(
+        recorded, target, near_draft):
+    path, _, _ = recorded
+    with attach(target, "heuristic") as handle:
+        handle.record(path, distributions=True)
+        with pytest.warns(MissingDistributionsWarning, match="a temperature is one"):
+            target.generate(PROMPT, assistant_model=near_draft, do_sample=True, temperature=0.7,
+                            max_new_tokens=10)
+        target.generate(PROMPT, assistant_model=near_draft, do_sample=True, max_new_tokens=10)
+    entries = trace.read(path, "rounds").entries
+    assert {(e["generation"], e["decoding"], "acceptance_rates" in e) for e in entries} == {
+        (0, "greedy", True), (1, "greedy", True), (2, "temperature 0.7", False),
+        (3, "temperature 1", True)}
 
 
 def test_frameworks_own_rule_is_recorded_without_signals(target, near_draft, tmp_path):

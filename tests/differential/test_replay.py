@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from svip_adapters import attach
+from svip_adapters.hf_costs import measure
 from svip_adapters.hf_text import record_text
-from tiny_models import greedy
+from tiny_models import greedy, tiny
 
 from svip_policy import POLICIES, Constant, Decision, bounds
 from svip_policy.cost import CostModel
@@ -192,7 +194,7 @@ def test_the_oracle_is_the_best_of_all_sequences_of_lengths(text, draft, verify)
     def best(at):
         if at >= len(text.tokens):
             return 0.0
-        most = max(0, min(text.budget(at), text.longest))
+        most = max(0, min(text.budget(at), text.recorded(at), cost.longest))
         return min(cost.draft_seconds(k, 0) + cost.verify_seconds(k, 0)
                    + best(at + 1 + text.accepted(at, k)) for k in range(most + 1))
 
@@ -253,6 +255,60 @@ def test_distributions_are_those_of_both_models(target, near_draft, n):
 def test_nothing_to_record_is_refused(target, near_draft, options):
     with pytest.raises(ParameterError, match="at least 1"):
         record_text(target, near_draft, PROMPTS[0], **{"max_new_tokens": 3, **options})
+
+
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 1.3}, {"suppress_tokens": [61, 59]},
+                                     {"no_repeat_ngram_size": 2}])
+def test_the_targets_own_logits_processors_are_in_force(target, near_draft, monkeypatch, setting):
+    """A live draft applies them too; signals are of the raw logits."""
+    ids, plain = PROMPTS[0], record_text(target, near_draft, PROMPTS[0], max_new_tokens=N)
+    for name, value in setting.items():
+        monkeypatch.setattr(target.generation_config, name, value)
+    text = record_text(target, near_draft, ids, max_new_tokens=N, longest=N)
+    assert text.tokens != plain.tokens
+    for policy in ("constant(3)", "svip(threshold=0.6)"):
+        tokens, rounds = live(target, near_draft, ids, policy, n=N)
+        assert tokens == text.tokens and counts(replay(text, policy)) == rounds
+    assert "_get_logits_processor" not in vars(target)
+
+
+def test_a_draft_of_another_vocabulary_is_refused(target):
+    with pytest.raises(ParameterError, match="the target has 64 tokens and the draft 70"):
+        record_text(target, tiny(vocab=70), PROMPTS[0], max_new_tokens=3)
+
+
+def test_a_draft_whose_cache_cannot_go_back_is_refused(target):
+    config = transformers.MistralConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, sliding_window=8)
+    draft = transformers.MistralForCausalLM(config).eval()
+    with pytest.raises(UnsupportedError, match="sliding window"):
+        record_text(target, draft, PROMPTS[0], max_new_tokens=3)
+    with pytest.raises(UnsupportedError, match="sliding window"):
+        measure(target, draft, lengths=[8], longest=2)
+
+
+def test_costs_are_measured_where_the_models_reach(target, near_draft):
+    """The tiny models take 512 tokens."""
+    cost = measure(target, near_draft, lengths=[16, 480, 1024], longest=3, repeats=1)
+    assert cost.lengths == (16, 480) and cost.longest == 3
+    assert min(cost.draft) > 0 and min(map(min, cost.verify)) > 0
+    with pytest.raises(ParameterError, match="no context length is left"):
+        measure(target, near_draft, lengths=[2000], longest=3)
+
+
+def test_the_oracle_reaches_as_far_as_any_policy_can(target, self_draft):
+    """A perfect draft is recorded to the end of the text, however short ``longest`` is."""
+    text = record_text(target, self_draft, PROMPTS[0], max_new_tokens=N, longest=4)
+    assert text.recorded(0) == N
+    best = seconds(oracle(text, COST))
+    assert best <= seconds(replay(text, "constant(20)", COST))
+    assert best <= seconds(replay(text, "svip(threshold=inf)", COST))
+    few = CostModel.flat(0.2, (1.0,) * 5)  # of no more than four
+    assert max(r.drafted for r in oracle(text, few)) == 4
+    assert max(r.drafted for r in first_mismatch(text, few)) == 4
+    with pytest.raises(ParameterError, match="was not measured"):
+        replay(text, "constant(5)", few)
 
 
 def test_two_sequences_are_refused(target, near_draft):

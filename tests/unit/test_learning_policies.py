@@ -317,9 +317,8 @@ def test_marginal_from_measured_costs():
     cost = CostModel((0, 512), (0.01, 0.03), ((0.1,) * 9, tuple(0.2 + 0.01 * n for n in range(9))))
     policy = Marginal.of(cost, length=512)
     assert policy.draft_cost == pytest.approx(0.15) and policy.verify_cost == pytest.approx(0.05)
-    assert policy.cap == 8
-    with pytest.raises(ParameterError, match="was not measured"):
-        Marginal.of(cost, cap=20)
+    assert policy.cap == 8 and Marginal.of(cost, cap=3).cap == 3
+    assert Marginal.of(CostModel.flat(0.5, (1.0,))) == Marginal(0.5, 0.0, cap=1)
 
 
 def test_marginal_stops_at_degenerate_logits_by_itself():

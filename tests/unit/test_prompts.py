@@ -36,6 +36,25 @@ def test_a_named_field(tmp_path):
     assert read_prompts(path, "question") == [Prompt("1", "all prompts", ("why?",))]
 
 
+@pytest.mark.parametrize("task", ["math", "coding"])
+def test_tasks_of_ones_own_are_not_renamed(tmp_path, task):
+    path = tmp_path / "p.jsonl"
+    for entry in ({"prompt": "a", "category": task}, {"id": 1, "turns": ["a"], "task": task}):
+        path.write_text(json.dumps(entry))
+        assert read_prompts(path)[0].task == task
+
+
+def test_any_text_that_json_may_hold(tmp_path):
+    path = tmp_path / "p.jsonl"
+    text = "one\u2028two\x85three"
+    path.write_text("\ufeff" + json.dumps({"prompt": text}, ensure_ascii=False) + "\r\n",
+                    encoding="utf-8", newline="")
+    assert read_prompts(path)[0].turns == (text,)
+    path.write_bytes('{"prompt": "Ärger"}'.encode("latin-1"))
+    with pytest.raises(ParameterError, match="not in UTF-8"):
+        read_prompts(path)
+
+
 @pytest.mark.parametrize(("text", "field", "said"), [
     ("", None, "holds no prompts"),
     ('{"prompt": "a"}\nnonsense\n', None, "line 2"),
