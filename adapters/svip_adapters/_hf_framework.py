@@ -70,6 +70,10 @@ class FrameworkDrafting(PolicyDrafting):
             return  # compares the texts
         kwargs = self._framework.assistant_kwargs
         cache: Any = kwargs.get("cache", kwargs.get("past_key_values"))  # the name by version
+        if cache is not None and not hasattr(cache, "get_seq_length"):  # a tuple, by model
+            kwargs["past_key_values"] = upstream._crop_past_key_values(
+                self._draft_model, cache, length - 1)
+            return
         surplus = 0 if cache is None else cache.get_seq_length() - (length - 1)
         if surplus > 0:
             cache.crop(-surplus)

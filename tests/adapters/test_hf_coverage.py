@@ -8,6 +8,7 @@ import svip_adapters
 import torch
 from tiny_models import greedy, tiny
 
+from svip_policy import Decision, trace
 from svip_policy.errors import UnsupportedError
 
 VERSION = tuple(int(n) for n in metadata.version("transformers").split(".")[:2])
@@ -130,3 +131,36 @@ def test_draft_and_target_on_different_devices(target, prompt):
     draft = tiny().to("cuda")
     with svip_adapters.attach(target, "svip(threshold=0.5)"):
         assert torch.equal(greedy(target, prompt, draft), greedy(target, prompt))
+
+
+def test_a_draft_without_the_usual_cache_forgets_in_skipped_rounds(target, prompt, tmp_path):
+    """It proposes what it would anew, not what follows upon tokens that were rejected."""
+    from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
+
+    class EveryThird:
+        def begin(self, start):
+            return Decision.CONTINUE if start.length % 3 == 0 else Decision.STOP
+
+        def observe(self, step):
+            return Decision.STOP if step.position == 4 else Decision.CONTINUE
+
+        def verified(self, drafted, accepted):
+            pass
+
+        def fresh(self):
+            return self
+
+    torch.manual_seed(0)
+    draft = GPTBigCodeForCausalLM(GPTBigCodeConfig(
+        vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=128, bos_token_id=1,
+        eos_token_id=None, pad_token_id=None, initializer_range=0.3)).eval()
+    with svip_adapters.attach(target, EveryThird()) as handle:
+        handle.record(tmp_path / "t")
+        text = greedy(target, prompt, draft)
+    assert torch.equal(text, greedy(target, prompt))
+    drafts = [e for e in trace.read(tmp_path / "t", "rounds").entries if e["drafted"]]
+    assert len(drafts) > 5 and any(e["accepted"] < 3 for e in drafts)
+    for entry in drafts:
+        before = text[:, : entry["position"]]
+        anew = greedy(draft, before, n=len(entry["tokens"]))[0, entry["position"]:]
+        assert entry["tokens"] == anew.tolist()
