@@ -139,14 +139,12 @@ class Bench:
 
         A tokenizer without a chat template gets the texts, with blank lines in between.
         """
-        if getattr(self.tokenizer, "chat_template", "") is None:
-            text = "\n\n".join(message["content"] for message in chat)
-            ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
-        else:
-            ids = self.tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
-        return ids.to(self.target.device)
+        templated = self.tokenizer.chat_template is not None
+        # As text and then as ids: the versions differ in what a template gives as ids.
+        text = "\n\n".join(message["content"] for message in chat) if not templated else \
+            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        encoded = self.tokenizer(text, return_tensors="pt", add_special_tokens=not templated)
+        return encoded["input_ids"].to(self.target.device)
 
     def warm_up(self, arms: Iterable[str]) -> None:
         """Answer once under each arm, not recorded."""

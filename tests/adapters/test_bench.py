@@ -23,8 +23,14 @@ PROMPTS = [Prompt("a", "qa", ("hello",)), Prompt("b", "talk", ("one", "two", "th
 class Characters:
     """A tokenizer of characters, as far as the runner needs one."""
 
-    def apply_chat_template(self, chat, **options):
-        text = "".join(f"{m['role'][0]}{m['content']}" for m in chat)
+    chat_template = "a template"
+
+    def apply_chat_template(self, chat, tokenize, **options):
+        assert not tokenize
+        return "".join(f"{m['role'][0]}{m['content']}" for m in chat)
+
+    def __call__(self, text, add_special_tokens, **options):
+        assert not add_special_tokens
         return {"input_ids": torch.tensor([[ord(c) % 64 for c in text]])}
 
     def decode(self, tokens, **options):
