@@ -75,6 +75,12 @@ def load_glide(dtype: torch.dtype = torch.bfloat16, weights: Path = DRAFT / "mod
 
     source = pair.target_source()
     target = modeling_llama_kv.LlamaForCausalLM.from_pretrained(source, torch_dtype=dtype)
+    config = target.config
+    for layer in target.model.layers:
+        # Upstream's copy of Llama takes 10,000 as rotary base, whatever the configuration says.
+        layer.self_attn.rotary_emb = modeling_llama_kv.LlamaRotaryEmbedding(
+            config.hidden_size // config.num_attention_heads,
+            max_position_embeddings=config.max_position_embeddings, base=config.rope_theta)
     shape = {k: v for k, v in target.config.to_dict().items() if k not in ("model_type",)}
     # Its own rotary base is the default of GliDe, whatever the target's.
     draft = glideModel.smallLlamaForCausalLM(glideModel.smallLlamaConfig(**{
