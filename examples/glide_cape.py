@@ -96,10 +96,22 @@ def answering(target: Any, draft: Any, max_new_tokens: int) -> Answer:
     return answer
 
 
+class Target:
+    """The target for logits of whole sequences, without what a generation left in it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.device = model, model.device
+
+    def __call__(self, ids: Any) -> Any:
+        """Logits of ids (1, length), as a transformers model gives them."""
+        self._model.model.medusa_mask = self._model.model.medusa_mode = None
+        return self._model(ids)
+
+
 def compare(args: Any) -> None:
     """Load, tune, compare, write."""
     target, draft, tokenizer = glide_pair.load_glide(getattr(torch, args.dtype))
-    bench = Bench(target, tokenizer, answering(target, draft, args.max_new_tokens))
+    bench = Bench(Target(target), tokenizer, answering(target, draft, args.max_new_tokens))
     weights = glide_pair.DRAFT / "model.safetensors"
     header = provenance(args, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
