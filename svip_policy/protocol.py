@@ -20,6 +20,7 @@ framework adapter keeps it by asking only after a token was kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -80,6 +81,13 @@ class DraftStep:
         step.__dict__.update(position=position, logits=None, token=token, previous=previous,
                              budget=budget, **signals)
         return step
+
+    def backwards(self) -> Iterator[DraftStep]:
+        """This step and those before it in the round, the first one last."""
+        at: DraftStep | None = self
+        while at is not None:
+            yield at
+            at = at.previous
 
     @cached_property
     def entropy(self) -> float:

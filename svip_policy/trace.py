@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,7 @@ class Recorder:
             round: the outcome.
             target_logits: of each drafted position, (drafted, vocab), or None.
         """
-        steps = list(_chain(last))[::-1]
+        steps = [] if last is None else list(last.backwards())[::-1]
         entry: dict[str, Any] = {
             "policy": self.policy, "generation": self.generation, "decoding": self.decoding,
             "position": start.length,
@@ -191,12 +191,6 @@ class Recorder:
                 MissingDistributionsWarning, stacklevel=2,
             )
         self.file.add(entry)
-
-
-def _chain(step: DraftStep | None) -> Iterator[DraftStep]:
-    while step is not None:
-        yield step
-        step = step.previous
 
 
 def _against(steps: list[DraftStep], target_logits: Any) -> dict[str, list[float | None]]:

@@ -28,10 +28,5 @@ def outcomes(last: DraftStep, drafted: int, accepted: int) -> Iterator[tuple[Dra
         drafted: how many were submitted.
         accepted: how many of them were.
     """
-    steps = []
-    at: DraftStep | None = last
-    while at is not None:
-        steps.append(at)
-        at = at.previous
-    for step in steps[::-1][: min(accepted + 1, drafted)]:
+    for step in list(last.backwards())[::-1][: min(accepted + 1, drafted)]:
         yield step, step.position <= accepted

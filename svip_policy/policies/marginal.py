@@ -91,9 +91,9 @@ class Marginal:
         """Weigh the next token's survival against its cost; NaN compares as False and stops."""
         if step.position >= self.cap or self._trying:
             return Decision.STOP
-        survival, at = _chance(self._next, _signals(step)), step  # type: float, DraftStep | None
-        while at is not None:
-            survival, at = survival * _chance(self._own, _signals(at)), at.previous
+        survival = _chance(self._next, _signals(step))
+        for kept in step.backwards():
+            survival *= _chance(self._own, _signals(kept))
         return go_on_if(self._worth(survival))
 
     @property

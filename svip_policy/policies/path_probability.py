@@ -38,9 +38,7 @@ class PathProbability:
         """Multiply up the round; NaN compares as False and stops."""
         if step.position >= self.cap:
             return Decision.STOP
-        total, at = 0.0, step  # type: float, DraftStep | None
-        while at is not None:
-            total, at = total + at.log_probability, at.previous
+        total = sum(kept.log_probability for kept in step.backwards())
         return Decision.CONTINUE if math.exp(total) >= self.threshold else Decision.STOP
 
     def verified(self, drafted: int, accepted: int) -> None:
