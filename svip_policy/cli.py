@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from .ablation import inputs
 from .errors import ParameterError, SvipError
-
-if TYPE_CHECKING:
-    from .ablation.models import Models
-    from .ablation.prompts import Prompt
-    from .cost import CostModel
 
 try:
     import typer
@@ -63,6 +58,9 @@ def bench(
         help="A policy with ranges, such as 'svip(threshold=0.2..0.5)'; the best on the tuning "
              "prompts is compared. May be repeated.")] = None,
     tuning_per_task: Annotated[int, typer.Option(min=0, help="Prompts a task to tune on.")] = 2,
+    tuned_by: Annotated[Path | None, typer.Option(
+        help="A trace of 'svip trace': tune on half of its prompts by replay, with --costs, in "
+             "place of live runs, and compare on others.")] = None,
     costs: Annotated[Path | None, typer.Option(
         help="JSON of 'svip doctor --costs', for policies that want costs and are given none.",
     )] = None,
@@ -85,37 +83,66 @@ def bench(
     from .ablation.comparison import Comparison
     from .ablation.prompts import split
     from .ablation.runner import FRAMEWORK, TARGET_ONLY, Bench, assisted
+    from .ablation.texts import same_conditions
     from .ablation.tuning import expand, with_costs
 
-    marks = _lengths(long_form) if long_form else []
-    cost = _costs(costs)[0] if costs else None
+    marks = inputs.lengths_of(long_form, LONG_FORM) if long_form else []
+    cost = inputs.costs_of(costs)[0] if costs else None
     policies = [with_costs(text, cost) for text in policy or POLICIES]
     families = {text: expand(text) for text in tune or []}
     if fixed:
         families = {"constant": expand("constant(1..8)"), **families}
-    if families and not tuning_per_task:
+    if families and not tuning_per_task and not tuned_by:
         raise ParameterError("nothing can be tuned on 0 prompts a task: give --tuning-per-task, "
                              "or --no-fixed and no --tune")
-    chosen, tuning = split(_prompts(prompts, field), per_task, tuning_per_task if families else 0,
-                           seed)
+    every, best = inputs.prompts_of(prompts, field), None
+    traced: dict[str, Any] = {}
+    if tuned_by and families:
+        best, used, traced = _tuned_by(tuned_by, families, costs)
+        tuning = [p for p in every if p.id in used]
+        if len(tuning) < len(used):
+            raise ParameterError(f"{tuned_by} is of other prompts than these: give the file that "
+                                 "it was recorded from")
+        chosen, _ = split([p for p in every if p.id not in used], per_task, 0, seed)
+    else:
+        chosen, tuning = split(every, per_task, tuning_per_task if families else 0, seed)
     if marks:
         chosen, tuning = ([replace(p, turns=p.turns[:1]) for p in some]
                           for some in (chosen, tuning))
     limit = max(marks, default=max_new_tokens)
-    models = _load(target, draft, dtype, device)
-    header = _header(models, dtype, seed, [*chosen, *tuning]) | {
+    models = inputs.load(target, draft, dtype.value, device)
+    header = inputs.header(models, dtype.value, seed, [*chosen, *tuning]) | {
         "max_new_tokens": limit, "long_form": marks,
         "decoding": f"temperature {temperature:g}" if temperature else "greedy",
+        **({"tuned_by": "replay"} if best is not None else {}),
     }
+    if best is not None:
+        same_conditions(traced, header, "the trace that tunes", "this comparison")
     short, answer = (assisted(models.target, models.draft, length, temperature, seed, marked)
                      for length, marked in ((min(limit, 16), ()), (limit, marks)))
     Bench(models.target, models.tokenizer, short).warm_up([TARGET_ONLY, FRAMEWORK, *policies])
     comparison = Comparison(Bench(models.target, models.tokenizer, answer), chosen, tuning, header,
                             out)
-    if families:
+    if best is not None:
+        comparison.choose(best, families)
+    elif families:
         comparison.tune(families)
     comparison.compare([FRAMEWORK, *policies, *comparison.best.values()])
     typer.echo(report.render(comparison.finish(title="svip bench")))
+
+
+def _tuned_by(trace: Path, families: dict[str, list[str]], costs: Path | None) \
+        -> tuple[dict[str, str], set[str], dict[str, Any]]:
+    """The best of each family on half of a trace, the prompts of that half, its conditions."""
+    from .ablation.texts import conditions, halve, load, tuned
+
+    if costs is None:
+        raise ParameterError("--tuned-by predicts from costs: give --costs")
+    header, texts = load(trace)
+    cost, others = inputs.costs_of(costs)
+    conditions(header, texts, others)
+    half, _ = halve(texts)
+    return tuned(half, families, cost), {text.prompt for text in half}, header
 
 
 @app.command()
@@ -134,9 +161,9 @@ def trace(
     from .ablation.prompts import split
     from .ablation.texts import record
 
-    chosen, _ = split(_prompts(prompts, field), per_task, 0, seed)
-    models = _load(target, draft, dtype, device)
-    header = _header(models, dtype, seed, chosen) | {
+    chosen, _ = split(inputs.prompts_of(prompts, field), per_task, 0, seed)
+    models = inputs.load(target, draft, dtype.value, device)
+    header = inputs.header(models, dtype.value, seed, chosen) | {
         "arms": ["what the draft drafts from each position"], "decoding": "greedy",
         "max_new_tokens": max_new_tokens, "longest": longest, "distributions": distributions,
         "of": [p.id for p in chosen],
@@ -169,17 +196,19 @@ def replay(
     from .ablation.tuning import expand, with_costs
 
     header, texts = load(path)
-    cost, others = _costs(costs)
+    cost, others = inputs.costs_of(costs)
     wanted = [with_costs(text, cost) for text in policy or ([] if tune else POLICIES)]
+    base = None
     about = conditions(header, texts, others)
     if tune:
         tuning, texts = halve(texts)
         best = tuned(tuning, {text: expand(text) for text in tune}, cost)
         wanted += best.values()
+        base = next((one for one in best.values() if one.startswith("constant(")), None)
         about += [f"{chosen} is the best of {name} on {len(tuning)} other texts; of the table are "
                   f"{len(texts)}." for name, chosen in best.items()]
     live = speedups(measured) if measured else None
-    table = replay_table(replay_all(texts, dict.fromkeys(wanted), cost), live)
+    table = replay_table(replay_all(texts, dict.fromkeys(wanted), cost), live, base)
     typer.echo("\n".join([table, "", *(f"- {line}" for line in about)]))
 
 
@@ -210,7 +239,8 @@ def figures(
 
     if trace is None and result is None:
         raise ParameterError("nothing to draw from: give --trace, --result or both")
-    for path in draw(out, trace, result, _costs(costs)[0] if costs else None, text, policy):
+    cost = inputs.costs_of(costs)[0] if costs else None
+    for path in draw(out, trace, result, cost, text, policy):
         typer.echo(path)
 
 
@@ -230,67 +260,13 @@ def doctor(
         return
     from svip_adapters.hf_costs import measure
 
-    models = _load(target, draft, dtype, device)
+    models = inputs.load(target, draft, dtype.value, device)
     found = measure(models.target, models.draft, longest=longest)
-    header = _header(models, dtype, 0, []) | {"arms": ["costs"]}
+    header = inputs.header(models, dtype.value, 0, []) | {"arms": ["costs"]}
     costs.parent.mkdir(parents=True, exist_ok=True)
     costs.write_text(json.dumps({"conditions": header, "costs": found.as_dict()}),
                      encoding="utf-8")
     typer.echo("\n" + cost_table(found) + f"\n\nWritten to {costs}")
-
-
-def _prompts(path: Path | None, field: str | None) -> list[Prompt]:
-    from .ablation import models
-    from .ablation.prompts import read_prompts
-
-    own = models.EXAMPLES / "prompts.jsonl"
-    if path is None and not own.is_file():
-        raise ParameterError("the repository's own prompts are not here: give --prompts")
-    return read_prompts(path or own, field)
-
-
-def _load(target: str, draft: str, dtype: Dtype, device: str) -> Models:
-    import warnings
-
-    from .ablation.models import load
-
-    # transformers warns of each generation setting that greedy decoding does not use.
-    warnings.filterwarnings("ignore", message=".*generation_config.*")
-    return load(target, draft, dtype.value, device)
-
-
-def _header(models: Models, dtype: Dtype, seed: int, prompts: list[Prompt]) -> dict[str, Any]:
-    from svip_adapters._handle import conditions
-
-    from . import provenance
-
-    # Of the target's device, by the name that a live trace gives it.
-    known = conditions(target=models.target)
-    digest = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
-    return provenance.collect(**known | {"models": models.names, "dtype": dtype.value, "seed": seed,
-                                         "prompts_sha256": digest})
-
-
-def _costs(path: Path) -> tuple[CostModel, dict[str, Any]]:
-    """Costs and their conditions."""
-    from .cost import CostModel
-
-    try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        return CostModel.of(entry["costs"]), dict(entry["conditions"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ParameterError(f"{path} holds no costs ({error!r}): write them with "
-                             f"'svip doctor --costs {path}'") from error
-
-
-def _lengths(text: str) -> list[int]:
-    try:
-        found = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        found = []
-    if not found or found[0] < 1:
-        raise ParameterError(f"long-form is {text!r}; give lengths such as '{LONG_FORM}'")
-    return found
 
 
 def main(arguments: list[str] | None = None) -> int:

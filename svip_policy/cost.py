@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,6 +50,19 @@ class CostModel:
     def flat(cls, draft: float, verify: tuple[float, ...]) -> CostModel:
         """One that is the same at any context length."""
         return cls((0,), (draft,), (tuple(verify),))
+
+    @classmethod
+    def measure(
+        cls, target: Any, draft: Any, *, lengths: Sequence[int] = (64, 256, 1024),
+        longest: int = 12, repeats: int = 9,
+    ) -> CostModel:
+        """Measure two transformers models on the device they are on.
+
+        See :func:`svip_adapters.hf_costs.measure`, whose arguments these are.
+        """
+        from svip_adapters.hf_costs import measure  # the core imports no framework by itself
+
+        return measure(target, draft, lengths=lengths, longest=longest, repeats=repeats)
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> CostModel:

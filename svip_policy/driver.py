@@ -74,7 +74,7 @@ class PolicyDriver:
 
     def observe_level(
         self, logits: Any, paths: Callable[[], Any], frontier: Callable[[], Any],
-        budget: int | None = None, reduce: Reduce = "best",
+        budget: int | None = None, reduce: Reduce = "best", size: Callable[[int], int] = int,
     ) -> bool:
         """Report a kept level of a draft tree; True if another one is to be drafted.
 
@@ -84,10 +84,11 @@ class PolicyDriver:
             frontier: see :class:`svip_policy.TreeStep`.
             budget: how many levels may still be drafted after this one.
             reduce: how signals are reduced over rows.
+            size: see :class:`svip_policy.TreeStep`.
         """
         began = perf_counter()
         step = TreeStep(self._next, logits, previous=self._last, budget=budget, paths=paths,
-                        frontier=frontier, reduce=reduce)
+                        frontier=frontier, size=size, reduce=reduce)
         return self.observe_step(step, began)
 
     @property

@@ -82,6 +82,11 @@ class DraftStep:
                              budget=budget, **signals)
         return step
 
+    def nodes(self, more: int = 0) -> int:
+        """Drafted tokens that are verified if drafting stops after ``more`` further steps: in a
+        chain one a step, in a tree as many as it has."""
+        return self.position + more
+
     def backwards(self) -> Iterator[DraftStep]:
         """This step and those before it in the round, the first one last."""
         at: DraftStep | None = self
@@ -162,6 +167,28 @@ class RoundPolicy(LengthPolicy, Protocol):
 
     def begin(self, start: RoundStart) -> Decision:
         """Called before the first token of a round: STOP drafts nothing in it."""
+        ...
+
+
+@runtime_checkable
+class BatchPolicy(LengthPolicy, Protocol):
+    """A policy that can answer for many sequences at once, on the device of their logits.
+
+    For policies whose answer depends on the position, the token and its distribution alone:
+    they have no state, and :meth:`LengthPolicy.fresh` gives an equal one.
+    """
+
+    def observe_batch(self, position: int, logits: Any, tokens: Any) -> Any:
+        """Which sequences draft another token.
+
+        Args:
+            position: see :class:`DraftStep`, the same for all.
+            logits: raw draft logits, (sequences, vocab).
+            tokens: drafted by each, integers (sequences,).
+
+        Returns:
+            Booleans (sequences,), True where :meth:`LengthPolicy.observe` would give CONTINUE.
+        """
         ...
 
 

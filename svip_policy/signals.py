@@ -41,6 +41,22 @@ def entropy(logits: Any) -> Any:
         return (xp.log2(total) - xp.sum(powers, axis=-1) / total) / _LOG2E
 
 
+def log_probability(logits: Any, tokens: Any) -> Any:
+    """Log probability of one token of each row under softmax(logits), in nats, (rows,).
+
+    Args:
+        logits: (rows, vocab).
+        tokens: indices into the vocabulary, integers (rows,).
+    """
+    values = upcast(logits)
+    rows, vocabulary = values.shape
+    with _quiet(logits):
+        xp, powers, peak = _powers(values)
+        places = xp.arange(rows, device=device(values)) * vocabulary + tokens
+        chosen = xp.take(xp.reshape(values, (-1,)), places, axis=0)
+        return chosen - peak[:, 0] - xp.log(xp.sum(xp.exp2(powers), axis=-1))
+
+
 def entropy_value(logits: Any, path: Any = None) -> float:
     """Entropy of one distribution, (vocab,), as a Python float; one host synchronisation.
 
@@ -88,11 +104,12 @@ def without_nan(paths: Any) -> Any:
 def usable_paths(logits: Any, paths: Any) -> Any:
     """``paths`` with -inf where the row of ``logits`` is degenerate."""
     xp = array_namespace(logits)
-    return xp.where(_usable(xp, logits), paths, -xp.inf)
+    return xp.where(usable(logits), paths, -xp.inf)
 
 
-def _usable(xp: Any, logits: Any) -> Any:
-    """Which rows are a distribution."""
+def usable(logits: Any) -> Any:
+    """Which rows of (..., vocab) logits are a distribution, (...)."""
+    xp = array_namespace(logits)
     # max() lets NaN through, meets every +inf, and is -inf only where all are.
     return xp.isfinite(xp.max(logits, axis=-1))
 
@@ -182,4 +199,4 @@ def is_degenerate(logits: Any) -> bool:
 def is_degenerate_throughout(logits: Any) -> bool:
     """True if each row of (width, vocab) logits is degenerate."""
     xp = array_namespace(logits)
-    return not bool(xp.any(_usable(xp, logits)))
+    return not bool(xp.any(usable(logits)))

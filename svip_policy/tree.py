@@ -33,6 +33,8 @@ class TreeStep(DraftStep):
             from the root to each of these nodes, (width,), in nats; 0 for the root.
         frontier: called when first wanted, gives those of the most probable nodes of this level,
             which the next one would extend, (kept,).
+        size: how many nodes are verified if drafting stops after so many levels; one a level,
+            where nobody tells.
         reduce: ``"best"`` takes the row of the most probable path, ``"weighted"`` the mean
             over rows by path probability. A degenerate row counts in neither.
     """
@@ -40,6 +42,7 @@ class TreeStep(DraftStep):
     token: Any = None
     paths: Callable[[], Any]
     frontier: Callable[[], Any]
+    size: Callable[[int], int] = int
     reduce: Reduce = "best"
 
     def __post_init__(self) -> None:
@@ -48,6 +51,10 @@ class TreeStep(DraftStep):
             raise ValueError(
                 f"logits have shape {shape}; give those of one level, shape (width, vocab)"
             )
+
+    def nodes(self, more: int = 0) -> int:
+        """See :meth:`DraftStep.nodes`."""
+        return self.size(self.position + more)
 
     @cached_property
     def path_log_probabilities(self) -> Any:

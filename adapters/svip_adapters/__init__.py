@@ -16,7 +16,8 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
 
     Args:
         model: the target of Hugging Face transformers' assisted generation, an EaModel of
-            EAGLE-1, -2 or -3, or GliDe's draft model.
+            EAGLE-1, -2 or -3, GliDe's draft model, or a vllm.LLM whose worker is in this
+            process.
         policy: an object with the methods of :class:`svip_policy.LengthPolicy`, or its
             text, such as ``"svip(threshold=0.3)"``; None only records the framework's rounds.
         options: passed on to the adapter's own ``attach``.
@@ -33,6 +34,10 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
         from . import eagle
 
         return eagle.attach(model, policy, **options)
+    if hasattr(model, "llm_engine"):
+        from . import vllm
+
+        return vllm.attach(model, policy, **options)
     if hasattr(type(model), "_get_candidate_generator"):
         from . import hf
 
@@ -40,5 +45,5 @@ def attach(model: Any, policy: LengthPolicy | str | None, **options: Any) -> Han
     raise TypeError(
         f"no adapter for {type(model).__module__}.{type(model).__qualname__}; "
         "give a transformers model with generate(), an EaModel of EAGLE, whose ea_layer has "
-        "topK_genrate and reset_kv, or GliDe's draft, which has medusa_forward"
+        "topK_genrate and reset_kv, GliDe's draft, which has medusa_forward, or a vllm.LLM"
     )

@@ -20,10 +20,11 @@ class Attachments:
 
     Args:
         target_logits: whether the adapter gives a record the target's logits.
+        kind: of its handles.
     """
 
-    def __init__(self, target_logits: bool = False) -> None:
-        self._target_logits = target_logits
+    def __init__(self, target_logits: bool = False, kind: type[Handle] = Handle) -> None:
+        self._target_logits, self._kind = target_logits, kind
         self._handles: WeakKeyDictionary[Any, tuple[Handle, dict[str, Any]]] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -65,7 +66,7 @@ class Attachments:
                 self._handles.pop(own(), None)
             patches.close()
 
-        handle = Handle(policy, detach, self._target_logits)
+        handle = self._kind(policy, detach, self._target_logits)
         with ExitStack() as undo:
             install(handle, undo)
             patches = undo.pop_all()

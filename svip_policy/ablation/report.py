@@ -60,7 +60,7 @@ def speedup_table(runs: Sequence[Run]) -> str:
     rows = []
     for arm in sorted(arms, key=lambda a: a != TARGET_ONLY):
         overall = speedup(runs, arm)
-        interval = "" if arm == TARGET_ONLY else _with_interval(overall)
+        interval = "" if arm == TARGET_ONLY else with_interval(overall)
         rows.append([arm, *(f"{speedup(runs, arm, t).total:.2f}" for t in tasks),
                      f"{overall.total:.2f}", f"{overall.of_means:.2f}", interval])
     return _markdown(rows, ["", *tasks, ALL, "mean of prompts", "paired, 95% interval"])
@@ -86,11 +86,11 @@ def trees_table(runs: Sequence[Run], base: str) -> str:
         overall, found = speedup(runs, arm), summary(runs, arm)
         nodes, levels = (sum(getattr(r, name) for r in runs if r.arm == arm)
                          for name in ("nodes", "levels"))
-        interval = "" if arm == TARGET_ONLY else _with_interval(overall)
+        interval = "" if arm == TARGET_ONLY else with_interval(overall)
         against = speedup(runs, arm, base=base)
         rows.append([arm, f"{overall.total:.2f}", interval,
                      "" if arm == base else
-                     _with_interval(against),
+                     with_interval(against),
                      *(("", "", "") if not found.rounds else (
                          f"{levels / found.rounds:.2f}", f"{nodes / found.rounds:.1f}",
                          f"{found.accepted_length:.2f}"))])
@@ -113,8 +113,10 @@ def seconds_table(runs: Sequence[Run]) -> str:
                             "ms per token"])
 
 
-def _with_interval(ratio: Speedup) -> str:
-    return f"{ratio.paired:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+def with_interval(ratio: Speedup, digits: int = 2) -> str:
+    """Such as ``1.04 (0.97 to 1.11)``."""
+    low, high = (f"{value:.{digits}f}" for value in (ratio.low, ratio.high))
+    return f"{ratio.paired:.{digits}f} ({low} to {high})"
 
 
 def _markdown(rows: list[list[Any]], headers: list[str]) -> str:
@@ -210,7 +212,8 @@ def _conditions(h: dict[str, Any]) -> str:
 
 
 def _tuned(h: dict[str, Any]) -> list[str]:
-    return [f"Tuned on {h['tuning_prompts']} other prompts: {arm}, of {tried} tried."
+    how = " by replay" if h.get("tuned_by") == "replay" else ""
+    return [f"Tuned{how} on {h['tuning_prompts']} other prompts: {arm}, of {tried} tried."
             for arm, tried in h["tuned"].values()]
 
 

@@ -15,9 +15,11 @@ from ..errors import ParameterError
 from ..replay import KIND, Text, first_mismatch, oracle, read, replay, seconds
 from ..summary import Round, Summary
 from ..trace import TraceFile
+from . import report
 from .models import Models
 from .prompts import Prompt
 from .runner import TARGET_ONLY, Answered, Bench, chat_of
+from .statistics import Speedup, paired_speedup
 
 ORACLE, FIRST_MISMATCH = "oracle", "stop at first mismatch"
 
@@ -89,17 +91,32 @@ def conditions(trace: Mapping[str, Any], texts: Sequence[Text], costs: Mapping[s
     Raises:
         ParameterError: they are of other models, or another dtype or device, than the texts.
     """
-    other = [name for name in ("models", "dtype", "device") if trace[name] != costs.get(name)]
-    if other:
-        raise ParameterError("; ".join(
-            f"the trace is of {name} {trace[name]}, the costs are of {costs.get(name)}"
-            for name in other) + ": measure with the models and the dtype of the trace")
+    same_conditions(trace, costs, "the trace", "the costs")
     models = ", ".join(f"{role}: {name}" for role, name in trace["models"].items())
     prompts = len({text.prompt for text in texts})
     return [f"{prompts} prompts, {len(texts)} answers of up to {trace['max_new_tokens']} tokens, "
             f"greedy, {trace['dtype']}, {trace['device']}; {models}.",
             "Predicted from measured costs, prompts' first passes and the framework's own time "
             "not counted."]
+
+
+def same_conditions(one: Mapping[str, Any], other: Mapping[str, Any], its: str, their: str) -> None:
+    """Whether two are of the same models, dtype and device.
+
+    Args:
+        one: conditions.
+        other: conditions.
+        its: name of the first, in a message.
+        their: name of the second.
+
+    Raises:
+        ParameterError: they are not.
+    """
+    differ = [name for name in ("models", "dtype", "device") if one[name] != other.get(name)]
+    if differ:
+        raise ParameterError("; ".join(
+            f"{its} is of {name} {one[name]}, {their} of {other.get(name)}" for name in differ)
+            + ": take both with the same models, dtype and device")
 
 
 def _never(ids: Any, arm: str) -> Answered:
@@ -112,15 +129,36 @@ class Replayed:
 
     Attributes:
         policy: its text, or the name of an oracle.
-        rounds: of all texts.
-        tokens: of all texts.
+        each: the rounds of each text.
+        texts: that they are of.
         plain_seconds: of target-only decoding, predicted.
     """
 
     policy: str
-    rounds: list[Round]
-    tokens: int
+    each: list[list[Round]]
+    texts: Sequence[Text]
     plain_seconds: float
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Of all texts."""
+        return [r for rounds in self.each for r in rounds]
+
+    @property
+    def tokens(self) -> int:
+        """Of all texts."""
+        return sum(len(text.tokens) for text in self.texts)
+
+    def against(self, base: Replayed) -> Speedup:
+        """Predicted speed over that of another policy, paired by prompt."""
+        tokens: dict[str, int] = {}
+        mine, its = dict[str, float](), dict[str, float]()
+        for text, ours, theirs in zip(self.texts, self.each, base.each, strict=True):
+            tokens[text.prompt] = tokens.get(text.prompt, 0) + len(text.tokens)
+            mine[text.prompt] = mine.get(text.prompt, 0.0) + seconds(ours)
+            its[text.prompt] = its.get(text.prompt, 0.0) + seconds(theirs)
+        counts = list(tokens.values())
+        return paired_speedup(counts, list(mine.values()), counts, list(its.values()))
 
     @property
     def summary(self) -> Summary:
@@ -158,7 +196,6 @@ def tuned(texts: Sequence[Text], families: Mapping[str, list[str]], cost: CostMo
 
 def replay_all(texts: Sequence[Text], policies: Iterable[str], cost: CostModel) -> list[Replayed]:
     """Each policy on all texts, and the oracles; the best first."""
-    count = sum(len(text.tokens) for text in texts)
     plain = sum(cost.verify_seconds(0, text.length + at) for text in texts
                 for at in range(len(text.tokens)))
     arms: dict[str, Callable[[Text], list[Round]]] = {
@@ -167,31 +204,38 @@ def replay_all(texts: Sequence[Text], policies: Iterable[str], cost: CostModel) 
     }
     for policy in policies:
         arms[policy] = lambda text, policy=policy: replay(text, policy, cost)  # type: ignore[misc]
-    found = [Replayed(name, [r for text in texts for r in run(text)], count, plain)
+    found = [Replayed(name, [run(text) for text in texts], texts, plain)
              for name, run in arms.items()]
     return sorted(found, key=lambda r: -r.speedup)
 
 
-def replay_table(found: Sequence[Replayed], measured: Mapping[str, float] | None = None) -> str:
+def replay_table(found: Sequence[Replayed], measured: Mapping[str, float] | None = None,
+                 base: str | None = None) -> str:
     """Predicted speedups, and the share of the oracle's gain that each policy reaches.
 
     Args:
         found: with the oracle.
         measured: speedup of live runs by policy, to stand beside the prediction.
+        base: a policy that the others are compared with, prompt by prompt.
     """
     measured = measured or {}
+    its = next((r for r in found if r.policy == base), None)
     best = next(r for r in found if r.policy == ORACLE).speedup
     rows = []
     for r in found:
         s = r.summary
         share = f"{(r.speedup - 1) / (best - 1):.0%}" if best > 1 else ""
         live = [f"{measured[r.policy]:.3f}" if r.policy in measured else ""] if measured else []
-        rows.append([r.policy, f"{r.speedup:.3f}", *live, share, s.rounds,
+        ratio = [] if its is None else [
+            "" if r is its else report.with_interval(r.against(its), 3)]
+        rows.append([r.policy, f"{r.speedup:.3f}", *live, *ratio, share, s.rounds,
                      f"{s.drafted_length:.2f}", f"{s.accepted_length:.2f}",
                      f"{s.acceptance_rate:.0%}"])
-    rows.append([TARGET_ONLY, "1.000", *(["1.000"] if measured else []), "0%", found[0].tokens,
-                 "", "", ""])
+    plain = ["1.000"] if measured else []
+    rows.append([TARGET_ONLY, "1.000", *plain, *([] if its is None else [""]), "0%",
+                 found[0].tokens, "", "", ""])
     return str(tabulate(rows, ["", "predicted speedup", *(["measured"] if measured else []),
+                               *([] if its is None else [f"against {base}, 95% interval"]),
                                "of the oracle's gain", "rounds",
                                "drafted a round", "accepted a round", "acceptance rate"],
                         "pipe", disable_numparse=True))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..protocol import Decision, DraftStep
+from ..signals import log_probability
 from ._parameters import check_count, check_real, describe
 from ._rules import confident, go_on_if
 
@@ -34,6 +36,11 @@ class Confidence:
     def observe(self, step: DraftStep) -> Decision:
         """Compare the token's probability."""
         return go_on_if(step.position < self.cap and confident(step, self.threshold))
+
+    def observe_batch(self, position: int, logits: Any, tokens: Any) -> Any:
+        """See :class:`svip_policy.BatchPolicy`."""
+        least = math.log(self.threshold) if self.threshold else -math.inf
+        return (log_probability(logits, tokens) >= least) & (position < self.cap)
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Nothing to learn."""

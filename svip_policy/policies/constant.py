@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..protocol import Decision, DraftStep
+from ..signals import usable
 from ._parameters import check_count, describe
 
 
@@ -31,6 +32,10 @@ class Constant:
     def observe(self, step: DraftStep) -> Decision:
         """Stop at ``length``."""
         return Decision.STOP if step.position >= self.length else Decision.CONTINUE
+
+    def observe_batch(self, position: int, logits: Any, tokens: Any) -> Any:
+        """See :class:`svip_policy.BatchPolicy`; degenerate logits stop, as ever."""
+        return usable(logits) & (position < self.length)
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Nothing to learn."""

@@ -42,12 +42,15 @@ class Marginal:
     the first token's chance, an average over rounds, is not worth it, nothing is drafted, but
     in each 16th round one token, to keep learning: at most (c + v(1) - v(0)) / 16 a round.
 
+    Of a draft tree a step is a level, s_k the chance that k levels are accepted, and what the
+    next level costs in verification is ``verify_cost`` for each node that it adds.
+
     Source: ours. Begun at SVIP's bound in place of q(x) the chances were far too low: the bound
     of a token is a bound.
 
     Args:
         draft_cost: c, at least 0; see :meth:`of`.
-        verify_cost: v(k + 1) - v(k), at least 0; v(0) is 1.
+        verify_cost: v(k + 1) - v(k), at least 0; v(0) is 1. Of a tree, that of a node.
         cap: the most tokens drafted in a round, at least 1.
     """
 
@@ -62,6 +65,8 @@ class Marginal:
     _tokens: float = field(init=False, default=1.0)
     _cost: float = field(init=False, default=1.0)
     _skipped: int = field(init=False, default=0)
+    _width: int = field(init=False, default=1)
+    _spent: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         check_real(self.name, "draft_cost", self.draft_cost)
@@ -85,7 +90,7 @@ class Marginal:
 
     def begin(self, start: RoundStart) -> Decision:
         """Draft at all if the first token's chance is worth it, and now and then anyway."""
-        return go_on_if(self._worth(self._first) or self._trying)
+        return go_on_if(self._worth(self._first, self._width) or self._trying)
 
     def observe(self, step: DraftStep) -> Decision:
         """Weigh the next token's survival against its cost; NaN compares as False and stops."""
@@ -94,17 +99,19 @@ class Marginal:
         survival = _chance(self._next, _signals(step))
         for kept in step.backwards():
             survival *= _chance(self._own, _signals(kept))
-        return go_on_if(self._worth(survival))
+        return go_on_if(self._worth(survival, step.nodes(1) - step.nodes()))
 
     @property
     def _trying(self) -> bool:
         return self._skipped >= _TRY - 1
 
-    def _worth(self, survival: float) -> bool:
-        return survival > self._tokens / self._cost * (self.draft_cost + self.verify_cost)
+    def _worth(self, survival: float, nodes: int) -> bool:
+        price = self.draft_cost + nodes * self.verify_cost
+        return survival > self._tokens / self._cost * price
 
     def learn(self, last: DraftStep, drafted: int, accepted: int) -> None:
         """Update the chances from the tokens whose outcome is known."""
+        self._spent = last.position * self.draft_cost + last.nodes() * self.verify_cost
         before: Signals | None = None
         for step, right in outcomes(last, drafted, accepted):
             signals = _signals(step)
@@ -114,6 +121,7 @@ class Marginal:
             rate = 0.05 + 0.05 / (1.0 + self._learned / 10.0)
             _update(self._own, signals[:2], right, rate)
             if before is None:
+                self._width = step.nodes()
                 self._first += 0.03 * (right - self._first)
             else:
                 _update(self._next, before, right, rate)
@@ -122,9 +130,12 @@ class Marginal:
     def verified(self, drafted: int, accepted: int) -> None:
         """Update the long-run rate."""
         self._skipped = 0 if drafted else self._skipped + 1
-        cost = 1.0 + drafted * (self.draft_cost + self.verify_cost)
+        # Where nobody could tell of the steps, each token counts as one.
+        spent = drafted * (self.draft_cost + self.verify_cost) if self._spent is None \
+            else self._spent
+        self._spent = None
         self._tokens = _FORGET * self._tokens + accepted + 1
-        self._cost = _FORGET * self._cost + cost
+        self._cost = _FORGET * self._cost + 1.0 + spent
 
     def fresh(self) -> Marginal:
         """The same costs, nothing learned."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..bounds import entropy_distance
 from ..protocol import Decision, DraftStep
+from ..signals import entropy
 from ._parameters import check_count, check_real, describe
 
 
@@ -43,6 +44,11 @@ class SVIP:
         if step.position < self.cap and entropy_distance(step.entropy, self.c) <= self.threshold:
             return Decision.CONTINUE
         return Decision.STOP
+
+    def observe_batch(self, position: int, logits: Any, tokens: Any) -> Any:
+        """See :class:`svip_policy.BatchPolicy`."""
+        # Squared: rounding may leave an entropy a little below 0.
+        return (self.c * entropy(logits) <= self.threshold**2) & (position < self.cap)
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Nothing to learn."""

@@ -13,7 +13,10 @@ from tiny_models import tiny
 from svip_policy import parse, trace
 from svip_policy.ablation import report
 from svip_policy.ablation.runner import FRAMEWORK, TARGET_ONLY, Run
+from svip_policy.ablation.texts import halve, load, replay_all, tuned
+from svip_policy.ablation.tuning import expand
 from svip_policy.cli import main
+from svip_policy.cost import CostModel
 
 pytest.importorskip("matplotlib")
 TASKS = ("qa", "rag")
@@ -161,7 +164,7 @@ def test_trace_replay_and_figures(svip, folder, tmp_path):
     other["conditions"]["dtype"] = "bfloat16"
     (tmp_path / "o.json").write_text(json.dumps(other))
     said = svip("replay", path, "--costs", tmp_path / "o.json", fails=True)
-    assert "the costs are of bfloat16" in said
+    assert "the costs of bfloat16" in said
     bench = tmp_path / "bench"
     svip(*benched(folder, bench, "-p", "svip", "--no-fixed"))
     beside = svip("replay", path, "--costs", costs, "-p", "svip", "-p", "constant(1)", "--measured",
@@ -287,3 +290,33 @@ def test_another_seed_is_not_mixed_into_a_run_that_was_begun(svip, folder, tmp_p
     said = svip(*benched(folder, out, "-p", "svip", "--no-fixed", "--seed", 1), fails=True)
     assert "other conditions" in said and "seed" in said
     svip(*benched(folder, out, "-p", "svip", "--no-fixed"))
+
+
+def test_what_is_tuned_by_replay_is_compared_on_other_prompts(svip, folder, tmp_path):
+    path, costs, out = tmp_path / "t.jsonl", tmp_path / "c.json", tmp_path / "bench"
+    svip("trace", path, *models(folder), "--prompts", folder / "prompts.jsonl",
+         "--per-task", 3, "--max-new-tokens", 12)
+    arguments = [*benched(folder, out, "--no-fixed", "-p", "svip", "--tune", "constant(1..3)"),
+                 "--per-task", 1, "--tuned-by", path]
+    assert "give --costs" in svip(*arguments, fails=True)
+    svip("doctor", "--costs", costs, *models(folder), "--longest", 12)
+    others = tmp_path / "others.jsonl"
+    others.write_text('{"prompt": "w1 w2"}\n' * 1)
+    assert "of other prompts" in svip(*arguments, "--costs", costs, "--prompts", others, fails=True)
+    said = svip(*arguments, "--costs", costs)
+    result = json.loads(out.with_suffix(".json").read_text())
+    texts = load(path)[1]
+    used = {text.prompt for text in halve(texts)[0]}
+    assert not used & {r["prompt"] for r in result["runs"]} and not result["tuning"]
+    best = tuned(halve(texts)[0], {"constant": expand("constant(1..3)")},
+                 CostModel.of(json.loads(costs.read_text())["costs"]))["constant"]
+    assert result["conditions"]["tuned"] == {"constant(1..3)": [best, 3]}
+    assert f"Tuned by replay on {len(used)} other prompts: {best}, of 3 tried." in said
+    table = svip("replay", path, "--costs", costs, "--tune", "constant(1..3)", "-p", "svip")
+    assert f"against {best}, 95% interval" in table
+    (ours,) = (line.split("|") for line in table.splitlines() if line.startswith(f"| {SVIP}"))
+    found = {r.policy: r for r in replay_all(halve(texts)[1], [SVIP, best], CostModel.of(
+        json.loads(costs.read_text())["costs"]))}
+    assert ours[3].strip() == report.with_interval(found[SVIP].against(found[best]), 3)
+    assert found[SVIP].against(found[best]).total == pytest.approx(
+        found[SVIP].speedup / found[best].speedup)

@@ -19,7 +19,7 @@ from eagle_models import (
 from svip_adapters import attach
 from svip_adapters import eagle as adapter
 
-from svip_policy import POLICIES, Decision, Round, provenance, trace
+from svip_policy import POLICIES, Constant, Decision, Round, provenance, trace
 from svip_policy.errors import (
     ParameterError,
     UnsupportedError,
@@ -276,3 +276,24 @@ def test_a_trace_holds_each_round_level_by_level(eagle, kind, tmp_path):
     assert max(e["levels"] for e in found.entries) > 1
     with adapter.attach(model, "path_probability(threshold=0.02)"):
         assert generated(model) == recorded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_step_tells_how_many_nodes_are_verified_after_it(eagle, kind, length):
+    """What a policy is told of a level's price is what upstream then verifies."""
+    told = []
+
+    class Counting(Constant):
+        def observe(self, step):
+            decision = super().observe(step)
+            if decision is Decision.STOP:
+                told.append(step.nodes())
+            elif step.budget:
+                assert step.nodes(1) >= step.nodes()
+            return decision
+
+    model = eagle(kind)
+    with adapter.attach(model, Counting(length)) as handle:
+        generated(model)
+    assert [r.nodes for r in handle.rounds] == told[: len(handle.rounds)]

@@ -293,7 +293,7 @@ def test_a_draft_whose_cache_cannot_go_back_is_refused(target):
 
 def test_costs_are_measured_where_the_models_reach(target, near_draft):
     """The tiny models take 512 tokens."""
-    cost = measure(target, near_draft, lengths=[16, 480, 1024], longest=3, repeats=1)
+    cost = CostModel.measure(target, near_draft, lengths=[16, 480, 1024], longest=3, repeats=1)
     assert cost.lengths == (16, 480) and cost.longest == 3
     assert min(cost.draft) > 0 and min(map(min, cost.verify)) > 0
     with pytest.raises(ParameterError, match="no context length is left"):

@@ -21,6 +21,7 @@ from svip_policy import (
     Marginal,
     PolicyDriver,
     RoundStart,
+    TreeStep,
     bounds,
     parse,
 )
@@ -325,4 +326,40 @@ def test_marginal_stops_at_degenerate_logits_by_itself():
     assert not goes_on(Marginal(draft_cost=0.0), entropy=math.nan)
     policy = Marginal()
     policy.learn(step(entropy=math.nan), 1, 0)
-    assert policy == Marginal()
+    policy.verified(1, 0)
+    unlearned = Marginal()
+    unlearned.verified(1, 0)
+    assert policy == unlearned
+
+
+def levels(size, count, gain=-0.3):
+    """The last of so many levels of a tree, whose best path loses ``gain`` at each."""
+    last = None
+    for n in range(1, count + 1):
+        last = TreeStep(n, np.array([[4.0, 0.0, 0.0]]), previous=last, size=size,
+                        paths=lambda n=n: np.array([gain * (n - 1)]),
+                        frontier=lambda n=n: np.array([gain * n]))
+    return last
+
+
+def test_marginal_prices_a_level_and_its_nodes():
+    """The same levels, once with 30 nodes more each, once with a tree that is full already."""
+    policy = Marginal(draft_cost=0.05, verify_cost=0.02)
+    assert policy.observe(levels(lambda n: 8 + 30 * n, 2)) is Decision.STOP
+    assert policy.observe(levels(lambda n: min(60, 8 + 30 * n), 2)) is Decision.CONTINUE
+    assert policy.observe(levels(int, 2)) is Decision.CONTINUE  # one a level
+
+
+def test_what_marginal_spent_on_a_tree_are_its_levels_and_nodes():
+    policy = Marginal(draft_cost=0.05, verify_cost=0.01)
+    policy.learn(levels(lambda n: 10 * n, 3), 2, 1)  # of the third level no node was among the best
+    policy.verified(2, 1)
+    assert policy._cost == pytest.approx(0.98 + 1 + 3 * 0.05 + 30 * 0.01)
+    policy.verified(2, 1)  # of a round that was told of by its tokens alone
+    assert policy._cost == pytest.approx(0.98 * (0.98 + 1.45) + 1 + 2 * 0.06)
+    # The first level has ten nodes from now on: is a round worth them?
+    policy = Marginal(draft_cost=0.1, verify_cost=0.06)
+    assert policy.begin(RoundStart()) is Decision.CONTINUE
+    policy.learn(levels(lambda n: 10 * n, 1), 1, 1)
+    policy.verified(1, 1)
+    assert policy.begin(RoundStart()) is Decision.STOP

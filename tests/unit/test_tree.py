@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from svip_policy import Decision, PolicyDriver, Round, RoundStart, Summary, TreeStep, parse, signals
+from svip_policy import (
+    Decision,
+    DraftStep,
+    PolicyDriver,
+    Round,
+    RoundStart,
+    Summary,
+    TreeStep,
+    parse,
+    signals,
+)
 from svip_policy.errors import DegenerateLogitsWarning
 
 LEVELS = arrays.arrays(
@@ -171,3 +181,11 @@ def test_accepted_length_with_and_without_the_targets_token():
     assert summary.nodes_per_round == 59 and summary.levels_per_round == 8
     assert "8.00 levels drafted and 59.0 nodes verified a round" in str(summary)
     assert "nodes" not in str(Summary.of([Round(4, 2, nodes=4)]))
+
+
+def test_nodes_of_a_level_are_what_the_tree_says():
+    step = TreeStep(2, np.zeros((1, 3)), paths=lambda: np.zeros(1), frontier=lambda: np.zeros(1),
+                    size=lambda levels: 10 + 7 * levels)
+    assert (step.nodes(), step.nodes(1)) == (24, 31)
+    assert level([[0.0, 1.0]]).nodes(2) == 3  # one a level, where nobody tells
+    assert DraftStep.known(4, 0).nodes() == 4 and DraftStep.known(4, 0).nodes(1) == 5
