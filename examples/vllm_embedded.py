@@ -40,12 +40,14 @@ POLICIES = ["constant(1)", "constant(2)", "svip", "svip(threshold=0.5)",
 def save_draft(target: str, folder: Path) -> None:
     """The embedded draft as a folder that vLLM loads: its head over the whole vocabulary."""
     whole = LlamaForCausalLM.from_pretrained(target, dtype=torch.bfloat16)
-    draft = LlamaForCausalLM(pair.draft_config(whole)).to(torch.bfloat16)
+    config = pair.draft_config(whole)
+    config.tie_word_embeddings = True  # its own head is a part of the embedding
+    draft = LlamaForCausalLM(config).to(torch.bfloat16)
     state = load_file(pair.DRAFT_WEIGHTS)
     state.pop("head_ids")
     draft.load_state_dict(state, strict=False)
     draft.model.embed_tokens.weight = whole.model.embed_tokens.weight
-    draft.lm_head.weight = draft.model.embed_tokens.weight  # tied, as in the target
+    draft.tie_weights()
     draft.save_pretrained(folder)
 
 

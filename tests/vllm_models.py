@@ -150,3 +150,40 @@ def relied_on():
             vars(getattr(importlib.import_module(module), owner))[name],
             _fingerprint.installed(module, qualname)[1])
     return found
+
+
+def save_eagle3(folder: Path, of: Path) -> Path:
+    """An EAGLE-3 head for ``of`` over a part of its vocabulary, random but for the embeddings."""
+    import json
+
+    from safetensors.torch import load_file, save_file
+
+    config, theirs = json.loads((of / "config.json").read_text()), load_file(
+        of / "model.safetensors")
+    width, inner, kept = config["hidden_size"], config["intermediate_size"], VOCABULARY - 16
+    torch.manual_seed(5)
+
+    def drawn(*shape):
+        return torch.randn(*shape) * 0.5 / shape[-1] ** 0.5
+
+    ones = torch.ones(width)
+    weights = {
+        "embed_tokens.weight": theirs["model.embed_tokens.weight"],
+        "lm_head.weight": theirs["lm_head.weight"][:kept].clone(),
+        "d2t": torch.zeros(kept, dtype=torch.long),  # the first ones are those of the target
+        "fc.weight": torch.cat((drawn(width, width), torch.eye(width)), dim=1),
+        "norm.weight": ones.clone(),
+        **{f"midlayer.{name}.weight": ones.clone() for name in (
+            "input_layernorm", "hidden_norm", "post_attention_layernorm")},
+        **{f"midlayer.self_attn.{name}_proj.weight": drawn(width, 2 * width) for name in "qkv"},
+        "midlayer.self_attn.o_proj.weight": drawn(width, width),
+        "midlayer.mlp.gate_proj.weight": drawn(inner, width),
+        "midlayer.mlp.up_proj.weight": drawn(inner, width),
+        "midlayer.mlp.down_proj.weight": drawn(width, inner),
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config | {
+        "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": kept, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}))
+    save_file(weights, folder / "model.safetensors")
+    return folder

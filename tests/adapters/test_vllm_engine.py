@@ -6,6 +6,7 @@ pytest.importorskip("vllm", reason="vllm is not installed: nox -s vllm")
 
 import vllm_models as models
 from svip_adapters import attach, vllm
+from svip_adapters._upstreams import FINGERPRINTS
 
 from svip_policy import POLICIES, Decision, errors
 
@@ -119,6 +120,18 @@ def test_an_engine_is_as_it_was_after_detaching(llm):
     assert models.relied_on() == classes  # other engines of this process are left alone
     handle.detach()
     assert [set(vars(owner)) for owner in (runner, runner.drafter)] == before
+
+
+def test_a_version_of_vllm_that_is_not_known_is_refused(llm, monkeypatch):
+    place = ("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer.propose")
+    monkeypatch.setitem(FINGERPRINTS["vllm"], place, {"0" * 64: "9.9"})
+    runner = vllm._runner_of(llm)
+    before = set(vars(runner))
+    with pytest.raises(errors.UnknownUpstreamError, match=r"propose in .* known are 000000000000"):
+        vllm.attach(llm, "svip")
+    assert set(vars(runner)) == before
+    with pytest.warns(errors.UnknownUpstreamWarning):
+        vllm.attach(llm, "svip", on_unknown="warn").detach()
 
 
 class Broken:

@@ -133,10 +133,12 @@ def test_it_registers_only_what_the_environment_says(monkeypatch):
     assert models.relied_on() == before
 
 
-def test_eagle_heads(folders, plain, tmp_path):
-    head = models.save_eagle(tmp_path / "eagle", folders[0])
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_eagle_heads(method, folders, plain, tmp_path):
+    save = {"eagle": models.save_eagle, "eagle3": models.save_eagle3}[method]
+    head = save(tmp_path / method, folders[0])
     with models.closed_after(models.engine(
-            folders[0], models.drafted_by(head, method="eagle"))) as llm:
+            folders[0], models.drafted_by(head, method=method))) as llm:
         with vllm.attach(llm, "svip(threshold=0.45)") as handle:
             assert models.greedy(llm, PROMPTS) == plain
         some = handle.summary()
