@@ -113,7 +113,7 @@ def register() -> None:
         configure(text)
 
 
-@dataclass
+@dataclass(eq=False)
 class Configuration:
     """A policy for all engines of this process that are made while it is in force.
 
@@ -145,11 +145,11 @@ class Configuration:
         """Around ``WorkerBase.__init__``: the model runner is made later, by ``init_device``."""
         original(worker, *args, **kwargs)
         if worker.vllm_config.speculative_config is None:
-            LOGGER.warning("%r waits for an engine with a speculative_config; this one has "
-                              "none and is left alone", self.policy)
+            LOGGER.warning("%r waits for an engine with a speculative_config; this one has none "
+                           "and is left alone", self.policy)
             return
         refuse(worker.vllm_config)  # before anything is loaded
-        Patch(worker, "init_device", self._initialised)
+        self._undo.callback(Patch(worker, "init_device", self._initialised).remove)
 
     def _initialised(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -232,7 +232,8 @@ def _check_proposer(proposer: type) -> None:
         )
 
 
-def _runner_of(llm: Any) -> Any:
+def _runner_of(llm: Any, last: str = "model_runner") -> Any:
+    """The model runner of an engine, or what it is reached by."""
     engine = getattr(llm, "llm_engine", llm)
     at = engine
     for name in ("engine_core", "engine_core", "model_executor", "driver_worker", "worker",
@@ -244,4 +245,6 @@ def _runner_of(llm: Any) -> Any:
                 "VLLM_ENABLE_V1_MULTIPROCESSING=0 and distributed_executor_backend='uni' before "
                 f"it is made, or the environment variable {VARIABLE} to a policy"
             )
+        if name == last:
+            break
     return at

@@ -109,11 +109,14 @@ def test_configured_before_the_engine_is_made(folders, plain):
         with models.closed_after(models.engine(
                 folders[0], models.drafted_by(folders[1]))) as llm:
             assert models.greedy(llm, PROMPTS) == plain
+            worker = vllm._runner_of(llm, "worker")
+            assert "init_device" in vars(worker)
         [handle] = configured.handles
         assert len(handle.lengths) > 2
     finally:
         configured.remove()
     assert not handle.attached and models.relied_on() == before
+    assert "init_device" not in vars(worker)
 
 
 def test_it_registers_only_what_the_environment_says(monkeypatch):
