@@ -18,6 +18,17 @@ def confident(step: DraftStep, threshold: float) -> bool:
     return math.exp(step.log_probability) >= threshold
 
 
+def cost_of(last: DraftStep, draft_cost: float, verify_cost: float) -> float:
+    """Of drafting the steps up to ``last`` and verifying their tokens, in target steps.
+
+    Args:
+        last: step of the round.
+        draft_cost: of a step.
+        verify_cost: of a token that is verified; a level of a tree has many.
+    """
+    return last.position * draft_cost + last.nodes() * verify_cost
+
+
 def outcomes(last: DraftStep, drafted: int, accepted: int) -> Iterator[tuple[DraftStep, bool]]:
     """Each step of which verification tells whether it was right, and whether it was.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..errors import ParameterError
 from ..protocol import Decision, DraftStep, LengthPolicy, RoundStart
 from ._parameters import check_count, check_real, describe
-from ._rules import go_on_if
+from ._rules import cost_of, go_on_if
 from .ada_edl import AdaEDL
 from .confidence import Confidence
 from .margin import Margin
@@ -37,7 +37,7 @@ class Bandit:
         policies: the arms, at least one; used in their initial state.
         exploration: in units of the reward, at least 0; 1 is UCB1 for rewards in [0, 1].
         draft_cost: of a draft step, in target steps, at least 0.
-        verify_cost: of verifying one token more, in target steps, at least 0.
+        verify_cost: of verifying one token more, of a tree one node, in target steps, at least 0.
         cap: the most tokens drafted in a round, at least 1.
     """
 
@@ -49,6 +49,7 @@ class Bandit:
     cap: int = 40
     _pulls: list[int] = field(init=False, default_factory=list)
     _rewards: list[float] = field(init=False, default_factory=list)
+    _spent: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         arms = self.policies
@@ -73,7 +74,8 @@ class Bandit:
                         and self._arm.observe(step) is Decision.CONTINUE)
 
     def learn(self, last: DraftStep, drafted: int, accepted: int) -> None:
-        """Hand it on to the arm, if it learns."""
+        """Note what the round costs; hand it on to the arm, if it learns."""
+        self._spent = cost_of(last, self.draft_cost, self.verify_cost)
         learn = getattr(self._arm, "learn", None)
         if learn is not None:
             learn(last, drafted, accepted)
@@ -83,8 +85,11 @@ class Bandit:
         arm = self._index
         self.policies[arm].verified(drafted, accepted)
         self._pulls[arm] += 1
-        cost = 1.0 + drafted * (self.draft_cost + self.verify_cost)
-        self._rewards[arm] += (accepted + 1) / cost
+        # Where nobody could tell of the steps, each token counts as one.
+        spent = drafted * (self.draft_cost + self.verify_cost) if self._spent is None \
+            else self._spent
+        self._spent = None
+        self._rewards[arm] += (accepted + 1) / (1.0 + spent)
 
     @property
     def _index(self) -> int:

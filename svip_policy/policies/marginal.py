@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..cost import CostModel
 from ..protocol import Decision, DraftStep, RoundStart
 from ._parameters import check_count, check_real, describe
-from ._rules import go_on_if, outcomes
+from ._rules import cost_of, go_on_if, outcomes
 
 Signals = tuple[float, float, float]
 
@@ -111,7 +111,7 @@ class Marginal:
 
     def learn(self, last: DraftStep, drafted: int, accepted: int) -> None:
         """Update the chances from the tokens whose outcome is known."""
-        self._spent = last.position * self.draft_cost + last.nodes() * self.verify_cost
+        self._spent = cost_of(last, self.draft_cost, self.verify_cost)
         before: Signals | None = None
         for step, right in outcomes(last, drafted, accepted):
             signals = _signals(step)

@@ -350,6 +350,15 @@ def test_marginal_prices_a_level_and_its_nodes():
     assert policy.observe(levels(int, 2)) is Decision.CONTINUE  # one a level
 
 
+def test_a_bandits_reward_counts_a_trees_nodes():
+    policy = Bandit((Constant(1),), draft_cost=0.05, verify_cost=0.01)
+    policy.learn(levels(lambda n: 10 * n, 2), 2, 1)
+    policy.verified(2, 1)
+    assert policy._rewards == [pytest.approx(2 / (1 + 2 * 0.05 + 20 * 0.01))]
+    policy.verified(2, 1)  # nobody told of the steps
+    assert policy._rewards == [pytest.approx(2 / 1.3 + 2 / 1.12)]
+
+
 def test_what_marginal_spent_on_a_tree_are_its_levels_and_nodes():
     policy = Marginal(draft_cost=0.05, verify_cost=0.01)
     policy.learn(levels(lambda n: 10 * n, 3), 2, 1)  # of the third level no node was among the best
