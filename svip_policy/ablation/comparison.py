@@ -48,12 +48,11 @@ class Comparison:
         """Find the arm of each family with the most tokens a second on the other prompts."""
         arms = [TARGET_ONLY, *(arm for family in families.values() for arm in family)]
         runs = self._run(self._tuning, report.unique(arms), "tuning")
-        self.best = {name: max(family, key=lambda arm: report.speedup(runs, arm).total)
-                     for name, family in families.items()}
-        self._tried = {name: len(family) for name, family in families.items()}
+        self.choose({name: max(family, key=lambda arm: report.speedup(runs, arm).total)
+                     for name, family in families.items()}, families)
 
     def choose(self, best: dict[str, str], families: dict[str, list[str]]) -> None:
-        """Take arms that were chosen elsewhere, by the other prompts.
+        """Take the arms that were chosen by the other prompts, here or elsewhere.
 
         Args:
             best: of each family.

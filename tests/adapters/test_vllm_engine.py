@@ -14,20 +14,6 @@ PROMPTS = models.PROMPTS
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    target = models.save_llama(base / "target", seed=0)
-    return target, models.save_blurred(base / "draft", target)
-
-
-@pytest.fixture(scope="module")
-def plain(folders):
-    """What the target writes alone."""
-    with models.closed_after(models.engine(folders[0])) as llm:
-        return models.greedy(llm, PROMPTS)
-
-
-@pytest.fixture(scope="module")
 def llm(folders, plain):  # after plain: there is one engine at a time
     """An engine with a draft model."""
     with models.closed_after(models.engine(

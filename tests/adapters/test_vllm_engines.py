@@ -16,20 +16,6 @@ from svip_policy import errors
 PROMPTS = models.PROMPTS
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    target = models.save_llama(base / "target", seed=0)
-    return target, models.save_blurred(base / "draft", target)
-
-
-@pytest.fixture(scope="module")
-def plain(folders):
-    """What the target writes alone."""
-    with models.closed_after(models.engine(folders[0])) as llm:
-        return models.greedy(llm, PROMPTS)
-
-
 def test_a_draft_that_is_the_target_is_always_right(folders):
     target = folders[0]
     with models.closed_after(models.engine(target, models.drafted_by(target))) as llm:

@@ -28,13 +28,6 @@ if __name__ == "__main__":
 PROMPTS = [[1, 5, 9, 13], [1, 7], [1, 30, 31]]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    target = models.save_llama(base / "target", seed=0)
-    return target, models.save_blurred(base / "draft", target)
-
-
 def environment(**changes):
     return {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO",
             **changes}
