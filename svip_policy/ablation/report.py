@@ -22,6 +22,7 @@ from .runner import TARGET_ONLY, Run
 from .statistics import Speedup, paired_speedup
 
 ALL = "all"
+LISTED = 24  # answers that part from the target's, in the text of a report
 
 
 def check_provenance(header: dict[str, Any]) -> None:
@@ -223,12 +224,16 @@ def divergence_notes(h: dict[str, Any], found: list[dict[str, Any]]) -> list[str
         return []
     if not found:
         return [f"In {h['dtype']} all arms gave identical greedy output."]
-    listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
-              f"(gap {d['gap']:.3f})" for d in found]
     ties = sum(d["gap"] <= h["tie"] for d in found)
+    # The furthest first, and not all of hundreds: the JSON has every one.
+    far = sorted(found, key=lambda d: -d["gap"])[:LISTED]
+    listed = [f"{d['prompt']} turn {d['turn'] + 1} under {d['arm']} at token {d['position']} "
+              f"(gap {d['gap']:.3f})" for d in far]
+    rest = len(found) - len(far)
     return [f"In {h['dtype']} {len(found)} answers part from the target's, {ties} of them where "
             f"its logits of the two tokens are within {h['tie']}, which a pass over several tokens "
-            "may round otherwise than a pass over one: " + "; ".join(listed) + "."]
+            "may round otherwise than a pass over one: " + "; ".join(listed)
+            + (f"; and {rest} with gaps no larger, which the JSON lists." if rest else ".")]
 
 
 def marks_table(runs: Sequence[Run]) -> str:

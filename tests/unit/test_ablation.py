@@ -136,3 +136,13 @@ def test_later_turns_follow_upon_the_given_answers():
     chat = chat_of(Prompt("a", "qa", ("q1", "q2")), 1, ["a1"])
     assert [m["content"] for m in chat] == ["q1", "a1", "q2"]
     assert [m["role"] for m in chat] == ["user", "assistant", "user"]
+
+
+def test_of_many_answers_that_part_the_furthest_are_listed():
+    found = [{"prompt": str(n), "arm": "svip", "turn": 0, "position": 1, "gap": n / 1000}
+             for n in range(100)]
+    conditions = {"decoding": "greedy", "dtype": "bfloat16", "tie": 0.5}
+    (note,) = report.divergence_notes(conditions, found)
+    assert "100 answers part from the target's, 100 of them" in note
+    assert "99 turn 1 under svip at token 1 (gap 0.099); 98 turn" in note
+    assert note.endswith(f"and {100 - report.LISTED} with gaps no larger, which the JSON lists.")

@@ -108,6 +108,15 @@ def test_margin_of_known_distributions(array, probabilities, expected):
 
 
 @pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("ahead", [0.0, 0.01, 1.0])
+def test_margin_of_a_large_nearly_uniform_distribution(array, ahead):
+    logits = np.zeros(152064, dtype=np.float32)
+    logits[77] = ahead
+    expected = (math.exp(ahead) - 1.0) / (math.exp(ahead) + len(logits) - 1)
+    assert signals.margin_value(array(logits)) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
 @pytest.mark.parametrize("logits", [[math.nan, 1.0], [math.inf, 0.0], [-math.inf, -math.inf]])
 def test_margin_of_degenerate_logits_is_nan(array, logits):
     assert math.isnan(DraftStep(1, array(logits), 0).margin)
