@@ -66,6 +66,7 @@ def bench(
     )] = None,
     fixed: Annotated[bool, typer.Option(
         help="Compare the best fixed length, tuned over 1 to 8.")] = True,
+    framework: Annotated[bool, typer.Option(help="Compare transformers' own rule.")] = True,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding.")] = 0.0,
     long_form: Annotated[str | None, typer.Option(
@@ -88,7 +89,8 @@ def bench(
 
     marks = inputs.lengths_of(long_form, LONG_FORM) if long_form else []
     cost = inputs.costs_of(costs)[0] if costs else None
-    policies = [with_costs(text, cost) for text in policy or POLICIES]
+    policies = [*([FRAMEWORK] if framework else []),
+                *(with_costs(text, cost) for text in policy or POLICIES)]
     families = {text: expand(text) for text in tune or []}
     if fixed:
         families = {"constant": expand("constant(1..8)"), **families}
@@ -120,14 +122,14 @@ def bench(
         same_conditions(traced, header, "the trace that tunes", "this comparison")
     short, answer = (assisted(models.target, models.draft, length, temperature, seed, marked)
                      for length, marked in ((min(limit, 16), ()), (limit, marks)))
-    Bench(models.target, models.tokenizer, short).warm_up([TARGET_ONLY, FRAMEWORK, *policies])
+    Bench(models.target, models.tokenizer, short).warm_up([TARGET_ONLY, *policies])
     comparison = Comparison(Bench(models.target, models.tokenizer, answer), chosen, tuning, header,
                             out)
     if best is not None:
         comparison.choose(best, families)
     elif families:
         comparison.tune(families)
-    comparison.compare([FRAMEWORK, *policies, *comparison.best.values()])
+    comparison.compare([*policies, *comparison.best.values()])
     typer.echo(report.render(comparison.finish(title="svip bench")))
 
 

@@ -11,11 +11,13 @@ from ..protocol import Decision, DraftStep, RoundStart
 from ._parameters import check_count, check_real, describe
 from ._rules import cost_of, go_on_if, outcomes
 
-Signals = tuple[float, float, float]
-
 _FIRST = 0.6  # chance of a round's first token before anything is known
-_OWN = (0.5, 1.0, 0.0)  # a little more than the draft's own probability: a target that decodes
-_NEXT = (0.4, 0.0, 0.0)  # greedily accepts more than it says; and 0.6, whatever came before
+_NEXT = 0.6  # and of any other, until some are known
+_OWN = (0.5, 1.0)  # a little more than the draft's own probability: a target that decodes
+_BIAS, _SLOPE = 0.15, 0.1  # greedily accepts more than it says; and how fast that is learned
+_RECENT, _ROUNDS = 0.1, 0.03  # how fast the averages move, a token and a round
+_BEGUN = 3.0  # the long-run rate begins as that of so many rounds, each with
+_ACCEPTED = 0.4  # so many accepted tokens
 _FEW = 8  # drafted tokens over which the slope of verification is taken
 _FORGET = 0.98  # of the long-run rate, a round
 _TRY = 16  # a round in so many drafts, whatever the prospects
@@ -34,10 +36,11 @@ class Marginal:
         s_(k+1) > rate x (c + v(k+1) - v(k)),
 
     where the rate is the one reached so far, all tokens over all cost, the last fifty rounds or
-    so counting most. s_(k+1) is the product of the chances of the kept tokens, each from its own
-    probability q(x), and of the next one's chance, from the token before it. Both are online
-    logistic regressions, the one on logit q(x) (Platt scaling, begun near q(x) itself), the
-    other on logit q(x) and sqrt(H) (begun at 0.6). They learn from the tokens that were accepted
+    so counting most. s_(k+1) is the product of the chances of the kept tokens and of the next
+    one's. That of a kept token is its probability q(x), calibrated by an online logistic
+    regression on logit q(x) (Platt scaling, begun near q(x) itself). The next one's is how many
+    of the last ten or so were right: how hard the text is here tells much of it, and what the
+    draft said of the token before it nothing more. Both learn from the tokens that were accepted
     and the first that was not; what comes after that is not known. There is no threshold. If
     the first token's chance, an average over rounds, is not worth it, nothing is drafted, but
     in each 16th round one token, to keep learning: at most (c + v(1) - v(0)) / 16 a round.
@@ -58,12 +61,12 @@ class Marginal:
     draft_cost: float = 0.1
     verify_cost: float = 0.02
     cap: int = 40
-    _own: list[float] = field(init=False, default_factory=lambda: list(_OWN))
-    _next: list[float] = field(init=False, default_factory=lambda: list(_NEXT))
+    _bias: float = field(init=False, default=_OWN[0])
+    _slope: float = field(init=False, default=_OWN[1])
+    _next: float = field(init=False, default=_NEXT)
     _first: float = field(init=False, default=_FIRST)
-    _learned: int = field(init=False, default=0)
-    _tokens: float = field(init=False, default=1.0)
-    _cost: float = field(init=False, default=1.0)
+    _tokens: float = field(init=False, default=_BEGUN * (1.0 + _ACCEPTED))
+    _cost: float = field(init=False, default=_BEGUN)
     _skipped: int = field(init=False, default=0)
     _width: int = field(init=False, default=1)
     _spent: float | None = field(init=False, default=None)
@@ -96,10 +99,14 @@ class Marginal:
         """Weigh the next token's survival against its cost; NaN compares as False and stops."""
         if step.position >= self.cap or self._trying:
             return Decision.STOP
-        survival = _chance(self._next, _signals(step))
+        survival = self._next
         for kept in step.backwards():
-            survival *= _chance(self._own, _signals(kept))
+            survival *= self._chance(_logit(kept))
         return go_on_if(self._worth(survival, step.nodes(1) - step.nodes()))
+
+    def _chance(self, logit: float) -> float:
+        """That the target accepts a token to which the draft gives q(x) of this logit."""
+        return 1.0 / (1.0 + math.exp(-self._bias - self._slope * logit))
 
     @property
     def _trying(self) -> bool:
@@ -112,20 +119,19 @@ class Marginal:
     def learn(self, last: DraftStep, drafted: int, accepted: int) -> None:
         """Update the chances from the tokens whose outcome is known."""
         self._spent = cost_of(last, self.draft_cost, self.verify_cost)
-        before: Signals | None = None
         for step, right in outcomes(last, drafted, accepted):
-            signals = _signals(step)
-            if math.isnan(sum(signals)):
+            logit = _logit(step)
+            if math.isnan(logit):
                 return
-            self._learned += 1
-            rate = 0.05 + 0.05 / (1.0 + self._learned / 10.0)
-            _update(self._own, signals[:2], right, rate)
-            if before is None:
+            error = right - self._chance(logit)
+            self._bias += _BIAS * error
+            # Normalised: a surprise at a token of q = .9999 would otherwise turn it round.
+            self._slope += _SLOPE * error * logit / (1.0 + 0.5 * logit * logit)
+            # First tokens too, or one that is never drafted again would not be learned of.
+            self._next += _RECENT * (right - self._next)
+            if step.position == 1:
                 self._width = step.nodes()
-                self._first += 0.03 * (right - self._first)
-            else:
-                _update(self._next, before, right, rate)
-            before = signals
+                self._first += _ROUNDS * (right - self._first)
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Update the long-run rate."""
@@ -144,25 +150,8 @@ class Marginal:
     __repr__ = describe
 
 
-def _signals(step: DraftStep) -> Signals:
-    probability = math.exp(step.log_probability)  # first: it brings the entropy with it
-    sure = min(max(probability, _SURE), 1.0 - _SURE) + 0.0 * probability  # NaN stays
-    return 1.0, math.log(sure / (1.0 - sure)), math.sqrt(max(step.entropy, 0.0))
-
-
-def _chance(weights: list[float], signals: tuple[float, ...]) -> float:
-    total = sum(w * x for w, x in zip(weights, signals, strict=False))
-    if math.isnan(total):
-        return total  # min() and max() would lose it
-    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, total))))
-
-
-def _update(weights: list[float], signals: tuple[float, ...], right: bool, rate: float) -> None:
-    """A step of stochastic gradient ascent on the likelihood of the outcome.
-
-    Normalised: a surprise at a token of q = .9999, whose logit is 9, would otherwise turn the
-    slope round.
-    """
-    step = rate * (right - _chance(weights, signals)) / (0.5 + 0.5 * sum(x * x for x in signals))
-    for n, x in enumerate(signals):
-        weights[n] += step * x
+def _logit(step: DraftStep) -> float:
+    """Of q(x), within bounds; NaN stays."""
+    probability = math.exp(step.log_probability)
+    sure = min(max(probability, _SURE), 1.0 - _SURE) + 0.0 * probability
+    return math.log(sure / (1.0 - sure))

@@ -123,8 +123,9 @@ def test_killed_it_goes_on_and_gives_the_same(folder, tmp_path, more):
 def test_long_answers_are_timed_at_the_lengths(svip, folder, tmp_path):
     out = tmp_path / "bench"
     said = svip(*benched(folder, out, "--long-form", "8,16,40", "-p", "constant(2)", "--no-fixed",
-                         "--per-task", 1))
+                         "--no-framework", "--per-task", 1))
     runs = [Run(**r) for r in json.loads(out.with_suffix(".json").read_text())["runs"]]
+    assert {run.arm for run in runs} == {"target only", "constant(length=2)"}
     assert {len(t) for r in runs for t in r.tokens} == {40}
     for run in runs:
         counts, seconds = zip(*run.marks[:3], strict=True)

@@ -224,7 +224,7 @@ def test_marginal_is_the_best_fixed_length_where_positions_are_independent(a, c)
     best = bounds.optimal_length(a, c, cap=400)
     policy = Marginal(draft_cost=c, verify_cost=0.0, cap=400)
     logit = math.log(a / (1 - a))
-    policy._own, policy._next, policy._first = [logit, 0.0, 0.0], [logit, 0.0, 0.0], a
+    policy._bias, policy._slope, policy._next, policy._first = logit, 0.0, a, a
     policy._tokens, policy._cost = bounds.expected_tokens(a, best), 1 + best * c
     n, last = 0, None
     more = policy.begin(RoundStart()) is Decision.CONTINUE
@@ -278,11 +278,7 @@ def test_calibration_finds_the_truth_behind_an_unsure_draft():
     source = Source(policy, 0, told=lambda a: 0.5 if a > 0.6 else 0.2)
     source.run(500, lambda rng: rng.choice([0.9, 0.3]))
     for told, truth in ((0.5, 0.9), (0.2, 0.3)):
-        from svip_policy.policies import marginal
-
-        signals = marginal._signals(DraftStep.known(
-            1, 0, entropy=-math.log(told), log_probability=math.log(told)))
-        assert marginal._chance(policy._own, signals[:2]) == pytest.approx(truth, abs=0.1)
+        assert policy._chance(math.log(told / (1 - told))) == pytest.approx(truth, abs=0.1)
 
 
 @pytest.mark.parametrize("told", [0.9999, 0.999, 0.99, 0.9])
@@ -323,9 +319,9 @@ def test_marginal_from_measured_costs():
 
 
 def test_marginal_stops_at_degenerate_logits_by_itself():
-    assert not goes_on(Marginal(draft_cost=0.0), entropy=math.nan)
+    assert not goes_on(Marginal(draft_cost=0.0), probability=math.nan)
     policy = Marginal()
-    policy.learn(step(entropy=math.nan), 1, 0)
+    policy.learn(step(probability=math.nan), 1, 0)
     policy.verified(1, 0)
     unlearned = Marginal()
     unlearned.verified(1, 0)
@@ -363,9 +359,10 @@ def test_what_marginal_spent_on_a_tree_are_its_levels_and_nodes():
     policy = Marginal(draft_cost=0.05, verify_cost=0.01)
     policy.learn(levels(lambda n: 10 * n, 3), 2, 1)  # of the third level no node was among the best
     policy.verified(2, 1)
-    assert policy._cost == pytest.approx(0.98 + 1 + 3 * 0.05 + 30 * 0.01)
+    first = 0.98 * Marginal()._cost + 1 + 3 * 0.05 + 30 * 0.01
+    assert policy._cost == pytest.approx(first)
     policy.verified(2, 1)  # of a round that was told of by its tokens alone
-    assert policy._cost == pytest.approx(0.98 * (0.98 + 1.45) + 1 + 2 * 0.06)
+    assert policy._cost == pytest.approx(0.98 * first + 1 + 2 * 0.06)
     # The first level has ten nodes from now on: is a round worth them?
     policy = Marginal(draft_cost=0.1, verify_cost=0.06)
     assert policy.begin(RoundStart()) is Decision.CONTINUE
