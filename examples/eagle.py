@@ -5,7 +5,8 @@
 
 Every prompt runs greedily under every arm, interleaved: the target alone (EAGLE's
 ``naivegenerate``), EAGLE as shipped, the fixed depth and tree size that were fastest on other
-prompts, the policies with the threshold and tree size that were, and the policies as they are.
+prompts, the policies with the threshold and tree size that were, the policies as they are, and
+``marginal`` with the costs that were measured in tuning.
 Prints speedups, levels drafted, nodes verified and tokens accepted; writes the same as Markdown
 and JSON.
 """
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from common import comparison, digest, parse_args, provenance, up_to
+from common import comparison, costs_text, digest, parse_args, provenance, up_to
 from smollm2 import eagle_pair, pair
 from svip_adapters import eagle
 
@@ -56,7 +57,8 @@ CONVENTIONS = (
     "An arm is a policy on EAGLE's (total_token, depth, top_k). Speedup is of all tokens over all "
     "seconds, relative to target-only decoding by EAGLE's own naivegenerate; intervals are of the "
     "ratio prompt by prompt. Levels, nodes and accepted tokens are means a round, the target's "
-    "own token not counted."
+    "own token not counted. The costs of marginal, where it is given none, are fitted to the "
+    "tuning runs: a level's drafting and a node's verification, in target steps."
 )
 
 
@@ -129,9 +131,12 @@ def main() -> None:
     }, upstream={"EAGLE": commit(eagle_pair.checkout())})
     run = comparison(bench, args, header, "eagle")
     bench.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
-    if args.arms is None:
-        run.tune(TUNED)
-    run.compare([SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])
+    arms = args.arms
+    if arms is None:
+        costs = costs_text(run.tune(TUNED))
+        arms = [*run.best.values(), *UNTUNED,
+                *(f"marginal({costs}) on {tuple(Tree(size))}" for size in SIZES)]
+    run.compare([SHIPPED, *arms])
     print(report.render(run.finish(title="EAGLE-2", conventions=CONVENTIONS, trees=True,
                                    base=run.best.get("constant", SHIPPED))))
 

@@ -5,8 +5,9 @@
 
 Every prompt runs greedily under every arm, interleaved: the target alone, GliDe as shipped (four
 tokens, with and without CaPE's widening), the fixed length that was fastest on other prompts,
-the policies with the threshold that was, and the policies as they are. Prints speedups, tokens
-drafted, nodes verified and tokens accepted; writes the same as Markdown and JSON.
+the policies with the threshold that was, the policies as they are, and ``marginal`` with the costs
+that were measured in tuning. Prints speedups, tokens drafted, nodes verified and tokens accepted;
+writes the same as Markdown and JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
-from common import comparison, digest, parse_args, provenance, up_to
+from common import comparison, costs_text, digest, parse_args, provenance, up_to
 from smollm2 import glide_pair, pair
 from svip_adapters import glide_cape
 
@@ -43,7 +44,8 @@ CONVENTIONS = (
     "Speedup is of all tokens over all seconds, relative to target-only decoding by GliDe's own "
     "target model and cache; intervals are of the ratio prompt by prompt. Tokens drafted "
     "(\"levels\"), nodes verified, which CaPE multiplies, and tokens accepted are means a round, "
-    "the target's own token not counted."
+    "the target's own token not counted. The costs of marginal, where it is given none, are fitted "
+    "to the tuning runs: a token's drafting and the verification of its nodes, in target steps."
 )
 
 
@@ -119,9 +121,14 @@ def compare(args: Any) -> None:
     }, upstream={"GliDe": commit(glide_pair.checkout())})
     run = comparison(bench, args, header, "glide-cape")
     bench.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
-    if args.arms is None:
-        run.tune(TUNED)
-    run.compare([*SHIPPED, *(args.arms or [*run.best.values(), *UNTUNED])])
+    arms = args.arms
+    if arms is None:
+        runs = run.tune(TUNED)
+        # The policy sees a chain, of which CaPE has several nodes a token verified.
+        costs = {kind: costs_text(runs, [r for r in runs if r.arm.endswith(kind)]) for kind in BINS}
+        arms = [*run.best.values(), *UNTUNED,
+                *(f"marginal({text}), {kind}" for kind, text in costs.items())]
+    run.compare([*SHIPPED, *arms])
     print(report.render(run.finish(title="GliDe and CaPE", conventions=CONVENTIONS, trees=True,
                                    base=run.best.get("constant", SHIPPED[0]))))
 

@@ -107,7 +107,7 @@ def bench(
                                  "it was recorded from")
         chosen, _ = split([p for p in every if p.id not in used], per_task, 0, seed)
     else:
-        chosen, tuning = split(every, per_task, tuning_per_task if families else 0, seed)
+        chosen, tuning = split(every, per_task, tuning_per_task, seed, tuned=bool(families))
     if marks:
         chosen, tuning = ([replace(p, turns=p.turns[:1]) for p in some]
                           for some in (chosen, tuning))

@@ -155,8 +155,8 @@ def margin_value(logits: Any) -> float:
         xp, powers, peak = _powers(upcast(logits))
         weights = xp.exp2(powers)
         total = xp.sum(weights)
-        # The peak's weight is exactly 1. Two of them: no lead, which a mask by value would hide.
-        others = xp.where(weights < 1.0, weights, 0.0)
+        # The peak's weight is 1. Two of them: no lead, which a mask by value would hide.
+        others = xp.where(powers < 0.0, weights, 0.0)
         second = xp.where(total - xp.sum(others) > 1.5, 1.0, xp.max(others))
         # A peak that is infinite makes the powers NaN in places only.
         margin = (1.0 - second) / total + 0.0 * peak

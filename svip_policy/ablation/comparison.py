@@ -44,12 +44,17 @@ class Comparison:
         self.best: dict[str, str] = {}
         self._tried: dict[str, int] = {}
 
-    def tune(self, families: dict[str, list[str]]) -> None:
-        """Find the arm of each family with the most tokens a second on the other prompts."""
+    def tune(self, families: dict[str, list[str]]) -> list[Run]:
+        """Find the arm of each family with the most tokens a second on the other prompts.
+
+        Returns:
+            The runs of all of them there.
+        """
         arms = [TARGET_ONLY, *(arm for family in families.values() for arm in family)]
         runs = self._run(self._tuning, report.unique(arms), "tuning")
         self.choose({name: max(family, key=lambda arm: report.speedup(runs, arm).total)
                      for name, family in families.items()}, families)
+        return runs
 
     def choose(self, best: dict[str, str], families: dict[str, list[str]]) -> None:
         """Take the arms that were chosen by the other prompts, here or elsewhere.

@@ -76,7 +76,8 @@ def _prompt(entry: dict[str, Any], number: int, field: str | None) -> Prompt:
 
 
 def split(
-    prompts: Iterable[Prompt], per_task: int | None, tuning_per_task: int, seed: int
+    prompts: Iterable[Prompt], per_task: int | None, tuning_per_task: int, seed: int,
+    tuned: bool = True,
 ) -> tuple[list[Prompt], list[Prompt]]:
     """Held-out prompts and those to tune on, drawn from each task.
 
@@ -85,6 +86,8 @@ def split(
         per_task: how many to hold out of each; None takes all that are not tuned on.
         tuning_per_task: how many to tune on.
         seed: of the draw.
+        tuned: whether anything is; if not, those of the tuning are still left out where a task has
+            enough, so that what was tuned in another run is not tested on what it was tuned on.
 
     Raises:
         ParameterError: a task has too few.
@@ -94,12 +97,13 @@ def split(
         by_task.setdefault(prompt.task, []).append(prompt)
     held_out, tuning = [], []
     for task, mine in by_task.items():
-        wanted = tuning_per_task + (1 if per_task is None else per_task)
-        if len(mine) < wanted:
-            raise ParameterError(f"task {task!r} has {len(mine)} prompts, {wanted} are wanted: "
-                                 "take fewer a task, or tune on fewer")
+        least = 1 if per_task is None else per_task
+        first = tuning_per_task if tuned else \
+            0 if per_task is None else max(0, min(tuning_per_task, len(mine) - per_task))
+        if len(mine) < first + least:
+            raise ParameterError(f"task {task!r} has {len(mine)} prompts, {first + least} are "
+                                 "wanted: take fewer a task, or tune on fewer")
         random.Random(f"{seed} {task}").shuffle(mine)
-        tuning += mine[:tuning_per_task]
-        stop = None if per_task is None else tuning_per_task + per_task
-        held_out += mine[tuning_per_task:stop]
+        held_out += mine[first:None if per_task is None else first + per_task]
+        tuning += mine[:first] if tuned else []
     return held_out, tuning

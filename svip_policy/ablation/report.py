@@ -18,7 +18,7 @@ from tabulate import tabulate
 from .. import provenance
 from ..errors import ParameterError
 from ..summary import Round, Summary
-from .runner import TARGET_ONLY, Run
+from .runner import FRAMEWORK, TARGET_ONLY, Run
 from .statistics import Speedup, paired_speedup
 
 ALL = "all"
@@ -185,7 +185,8 @@ def render(result: dict[str, Any]) -> str:
             (whether arms draft trees) and the ``upstream`` (name and version).
     """
     h, runs = result["conditions"], [Run(**run) for run in result["runs"]]
-    base = h.get("base") or h["tuned"].get("constant", [TARGET_ONLY])[0]
+    fixed = (arm for arm, _ in h["tuned"].values() if arm.startswith("constant("))
+    base = h.get("base") or next(fixed, TARGET_ONLY)
     others = [arm for arm in h["arms"] if arm not in (TARGET_ONLY, base)]
     first = [trees_table(runs, base), "", "By task:", ""] if h.get("trees") else []
     lengths = [] if h.get("trees") else [
@@ -197,7 +198,8 @@ def render(result: dict[str, Any]) -> str:
         f"## {h.get('title', 'Comparison')}, {h['models']['target']}", "", _conditions(h), "",
         *([h["conventions"], ""] if "conventions" in h else []), *first, speedup_table(runs), "",
         *lengths, *long_form, "Where the time went:", "", seconds_table(runs), "",
-        *(f"- {line}" for line in [*_tuned(h), *(comparison(runs, arm, base) for arm in others),
+        *(f"- {line}" for line in [*_tuned(h), *_left_out(h),
+                                   *(comparison(runs, arm, base) for arm in others),
                                    *verdicts(runs), *divergence_notes(h, result["divergences"])]),
         "",
     ])
@@ -216,6 +218,11 @@ def _tuned(h: dict[str, Any]) -> list[str]:
     how = " by replay" if h.get("tuned_by") == "replay" else ""
     return [f"Tuned{how} on {h['tuning_prompts']} other prompts: {arm}, of {tried} tried."
             for arm, tried in h["tuned"].values()]
+
+
+def _left_out(h: dict[str, Any]) -> list[str]:
+    there = h.get("trees") or FRAMEWORK in h["arms"]  # trees are of other frameworks
+    return [] if there else ["transformers' own rule was left out."]
 
 
 def divergence_notes(h: dict[str, Any], found: list[dict[str, Any]]) -> list[str]:

@@ -1,20 +1,25 @@
-"""Texts of policies with ranges, such as ``svip(threshold=0.2..0.5)``, and costs put into them."""
+"""Texts of policies with ranges, such as ``svip(threshold=0.2..0.5)``, and costs put into them:
+those of a table, or those that tuning runs show."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import nnls
 
 from ..cost import CostModel
-from ..errors import PolicyTextError
+from ..errors import ParameterError, PolicyTextError
 from ..policies import Bandit, Marginal, parse
+from .runner import Run
 
 _NUMBER = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?")
 POINTS = 7
+_SPREAD = 1.5  # of nodes a round; less and the ends of texts decide what is fitted
 
 
 def expand(text: str) -> list[str]:
@@ -50,6 +55,37 @@ def with_costs(text: str, cost: CostModel | None) -> str:
         policy = replace(policy, draft_cost=measured.draft_cost, verify_cost=measured.verify_cost,
                          cap=measured.cap)
     return repr(policy)
+
+
+def measured_in(runs: Sequence[Run]) -> tuple[float, float]:
+    """What a draft step and the verification of one node cost in live runs, in target steps.
+
+    Where verification cannot be measured by itself, as a tree's in its framework: its seconds are
+    fitted by so many a round and so many a node, neither below 0; a target step is the former.
+
+    Args:
+        runs: of arms that verify different numbers of nodes a round; those that draft nothing do
+            not count.
+
+    Returns:
+        ``draft_cost`` and ``verify_cost`` of :class:`svip_policy.Marginal`.
+
+    Raises:
+        ParameterError: no arm verifies half as many nodes again as another, or verification
+            seems to cost nothing but its nodes.
+    """
+    runs = [run for run in runs if run.rounds and run.levels]
+    table = np.array([[len(run.rounds), run.nodes] for run in runs], dtype=float).reshape(-1, 2)
+    sizes = table[:, 1] / table[:, 0]
+    if not runs or sizes.max() < _SPREAD * sizes.min():
+        raise ParameterError("costs cannot be told from runs that all verify about as many nodes "
+                             "a round: add arms of other lengths or tree sizes")
+    (step, node), _ = nnls(table, np.array([run.verify_seconds for run in runs]))
+    if not step > 0:
+        raise ParameterError("verification seems to cost nothing but its nodes: add arms that "
+                             "verify few")
+    drafted = sum(run.draft_seconds for run in runs) / sum(run.levels for run in runs)
+    return float(drafted / step), float(node / step)
 
 
 def _values(text: str, low: str, high: str, step: str | None) -> list[str]:

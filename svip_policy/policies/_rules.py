@@ -29,6 +29,12 @@ def cost_of(last: DraftStep, draft_cost: float, verify_cost: float) -> float:
     return last.position * draft_cost + last.nodes() * verify_cost
 
 
+def spent(told: float | None, drafted: int, draft_cost: float, verify_cost: float) -> float:
+    """What a round cost beyond its target step: as ``told``, by :func:`cost_of`; where nobody
+    could tell of the steps, each drafted token counts as one."""
+    return drafted * (draft_cost + verify_cost) if told is None else told
+
+
 def outcomes(last: DraftStep, drafted: int, accepted: int) -> Iterator[tuple[DraftStep, bool]]:
     """Each step of which verification tells whether it was right, and whether it was.
 

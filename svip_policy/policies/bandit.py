@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..errors import ParameterError
 from ..protocol import Decision, DraftStep, LengthPolicy, RoundStart
 from ._parameters import check_count, check_real, describe
-from ._rules import cost_of, go_on_if
+from ._rules import cost_of, go_on_if, spent
 from .ada_edl import AdaEDL
 from .confidence import Confidence
 from .margin import Margin
@@ -85,11 +85,9 @@ class Bandit:
         arm = self._index
         self.policies[arm].verified(drafted, accepted)
         self._pulls[arm] += 1
-        # Where nobody could tell of the steps, each token counts as one.
-        spent = drafted * (self.draft_cost + self.verify_cost) if self._spent is None \
-            else self._spent
+        extra = spent(self._spent, drafted, self.draft_cost, self.verify_cost)
         self._spent = None
-        self._rewards[arm] += (accepted + 1) / (1.0 + spent)
+        self._rewards[arm] += (accepted + 1) / (1.0 + extra)
 
     @property
     def _index(self) -> int:

@@ -9,19 +9,21 @@ from typing import ClassVar
 from ..cost import CostModel
 from ..protocol import Decision, DraftStep, RoundStart
 from ._parameters import check_count, check_real, describe
-from ._rules import cost_of, go_on_if, outcomes
+from ._rules import cost_of, go_on_if, outcomes, spent
 
-_FIRST = 0.6  # chance of a round's first token before anything is known
-_NEXT = 0.6  # and of any other, until some are known
-_OWN = (0.5, 1.0)  # a little more than the draft's own probability: a target that decodes
-_BIAS, _SLOPE = 0.15, 0.1  # greedily accepts more than it says; and how fast that is learned
-_RECENT, _ROUNDS = 0.1, 0.03  # how fast the averages move, a token and a round
-_BEGUN = 3.0  # the long-run rate begins as that of so many rounds, each with
-_ACCEPTED = 0.4  # so many accepted tokens
-_FEW = 8  # drafted tokens over which the slope of verification is taken
+# A little more than the draft's own probability: a greedy target accepts more than it says.
+_OWN = (0.5, 1.0)
+# Chances before anything is known: of a round's first token, and of any other.
+_FIRST, _NEXT = 0.6, 0.6
+# How fast they are learned: bias and slope, and the two averages, the first one by the round.
+_BIAS, _SLOPE, _ROUND, _TOKEN = 0.15, 0.1, 0.03, 0.1
+# The long-run rate begins as that of three rounds of one token each, .4 of them accepted.
+_BEGUN, _ACCEPTED = 3.0, 0.4
 _FORGET = 0.98  # of the long-run rate, a round
 _TRY = 16  # a round in so many drafts, whatever the prospects
+_FEW = 8  # drafted tokens over which the slope of verification is taken
 _SURE = 1e-4  # chances nearer to 0 or 1 tell no more
+_FAR = math.sqrt(2.0)  # logits farther from 0 move the slope no more than this one
 
 
 @dataclass(repr=False)
@@ -66,7 +68,7 @@ class Marginal:
     _next: float = field(init=False, default=_NEXT)
     _first: float = field(init=False, default=_FIRST)
     _tokens: float = field(init=False, default=_BEGUN * (1.0 + _ACCEPTED))
-    _cost: float = field(init=False, default=_BEGUN)
+    _cost: float = field(init=False, default=0.0)
     _skipped: int = field(init=False, default=0)
     _width: int = field(init=False, default=1)
     _spent: float | None = field(init=False, default=None)
@@ -75,6 +77,7 @@ class Marginal:
         check_real(self.name, "draft_cost", self.draft_cost)
         check_real(self.name, "verify_cost", self.verify_cost)
         check_count(self.name, "cap", self.cap)
+        self._cost = _BEGUN * (1.0 + float(self.draft_cost) + float(self.verify_cost))
 
     @classmethod
     def of(cls, cost: CostModel, length: int = 256, cap: int = 40) -> Marginal:
@@ -106,7 +109,9 @@ class Marginal:
 
     def _chance(self, logit: float) -> float:
         """That the target accepts a token to which the draft gives q(x) of this logit."""
-        return 1.0 / (1.0 + math.exp(-self._bias - self._slope * logit))
+        total = self._bias + self._slope * logit
+        # NaN as it is: min() and max() would lose it.
+        return total if math.isnan(total) else 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, total))))
 
     @property
     def _trying(self) -> bool:
@@ -125,23 +130,21 @@ class Marginal:
                 return
             error = right - self._chance(logit)
             self._bias += _BIAS * error
-            # Normalised: a surprise at a token of q = .9999 would otherwise turn it round.
-            self._slope += _SLOPE * error * logit / (1.0 + 0.5 * logit * logit)
+            # Bounded: a surprise at a token of q = .9999 would otherwise turn it round.
+            self._slope += _SLOPE * error * max(-_FAR, min(_FAR, logit))
             # First tokens too, or one that is never drafted again would not be learned of.
-            self._next += _RECENT * (right - self._next)
+            self._next += _TOKEN * (right - self._next)
             if step.position == 1:
                 self._width = step.nodes()
-                self._first += _ROUNDS * (right - self._first)
+                self._first += _ROUND * (right - self._first)
 
     def verified(self, drafted: int, accepted: int) -> None:
         """Update the long-run rate."""
         self._skipped = 0 if drafted else self._skipped + 1
-        # Where nobody could tell of the steps, each token counts as one.
-        spent = drafted * (self.draft_cost + self.verify_cost) if self._spent is None \
-            else self._spent
+        extra = spent(self._spent, drafted, self.draft_cost, self.verify_cost)
         self._spent = None
         self._tokens = _FORGET * self._tokens + accepted + 1
-        self._cost = _FORGET * self._cost + 1.0 + spent
+        self._cost = _FORGET * self._cost + 1.0 + extra
 
     def fresh(self) -> Marginal:
         """The same costs, nothing learned."""

@@ -132,6 +132,7 @@ def test_long_answers_are_timed_at_the_lengths(svip, folder, tmp_path):
         assert all(n <= c <= n + 2 for n, c in zip((8, 16, 40), counts, strict=True))
         assert 0 < seconds[0] < seconds[1] < seconds[2] <= run.seconds
     assert "Speedup by length" in said and "| 8 " in said
+    assert "transformers' own rule was left out" in said
 
 
 def test_trace_replay_and_figures(svip, folder, tmp_path):
@@ -313,6 +314,7 @@ def test_what_is_tuned_by_replay_is_compared_on_other_prompts(svip, folder, tmp_
                  CostModel.of(json.loads(costs.read_text())["costs"]))["constant"]
     assert result["conditions"]["tuned"] == {"constant(1..3)": [best, 3]}
     assert f"Tuned by replay on {len(used)} other prompts: {best}, of 3 tried." in said
+    assert f"- {SVIP} against {best}: " in said and f"against {TARGET_ONLY}" not in said
     table = svip("replay", path, "--costs", costs, "--tune", "constant(1..3)", "-p", "svip")
     assert f"against {best}, 95% interval" in table
     (ours,) = (line.split("|") for line in table.splitlines() if line.startswith(f"| {SVIP}"))

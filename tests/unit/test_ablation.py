@@ -10,6 +10,7 @@ from svip_policy.ablation import report
 from svip_policy.ablation.prompts import Prompt, read_prompts
 from svip_policy.ablation.runner import TARGET_ONLY, Journal, Run, chat_of
 from svip_policy.ablation.statistics import paired_speedup
+from svip_policy.ablation.tuning import measured_in
 from svip_policy.errors import ParameterError, TraceError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -146,3 +147,22 @@ def test_of_many_answers_that_part_the_furthest_are_listed():
     assert "100 answers part from the target's, 100 of them" in note
     assert "99 turn 1 under svip at token 1 (gap 0.099); 98 turn" in note
     assert note.endswith(f"and {100 - report.LISTED} with gaps no larger, which the JSON lists.")
+
+
+def drafted_in(arm, rounds, levels, nodes, verify):
+    return Run("1", "t", arm, [[1]], 1.0, [(levels, 0)] * rounds, 0.005 * rounds * levels,
+               rounds * verify, nodes=rounds * nodes, levels=rounds * levels)
+
+
+def test_costs_are_told_from_runs_of_different_sizes():
+    """A pass takes 50 ms and 2 a node, a level 5."""
+    runs = [Run("1", "t", TARGET_ONLY, [[1]], 9.0),
+            *(drafted_in("a", 10 + n, 1, n, 0.05 + 0.002 * n) for n in (1, 4)),
+            drafted_in("b", 7, 3, 30, 0.11)]
+    assert measured_in(runs) == pytest.approx((0.1, 0.04))
+    with pytest.raises(ParameterError, match="add arms of other lengths"):
+        measured_in(runs[:2])
+    with pytest.raises(ParameterError, match="add arms of other lengths"):
+        measured_in(runs[:1])
+    with pytest.raises(ParameterError, match="add arms that verify few"):
+        measured_in([drafted_in("a", 10, 1, n, 0.002 * n) for n in (10, 40)])

@@ -281,6 +281,14 @@ def test_calibration_finds_the_truth_behind_an_unsure_draft():
         assert policy._chance(math.log(told / (1 - told))) == pytest.approx(truth, abs=0.1)
 
 
+def test_calibration_stays_where_the_draft_is_sure_throughout():
+    """What it says is true, and hardly ever unsure: 10,000 tokens later, too."""
+    policy = Marginal(draft_cost=0.05)
+    Source(policy, 0).run(3000, lambda rng: rng.choice([0.8, 0.999]))
+    for told in (0.8, 0.999):
+        assert policy._chance(math.log(told / (1 - told))) == pytest.approx(told, abs=0.07)
+
+
 @pytest.mark.parametrize("told", [0.9999, 0.999, 0.99, 0.9])
 def test_a_surprise_at_a_sure_token_does_not_turn_the_calibration_round(told):
     """Sure tokens that are right at .97 among others at .6: ahead of the best fixed length."""
@@ -357,9 +365,10 @@ def test_a_bandits_reward_counts_a_trees_nodes():
 
 def test_what_marginal_spent_on_a_tree_are_its_levels_and_nodes():
     policy = Marginal(draft_cost=0.05, verify_cost=0.01)
+    begun = policy._cost
     policy.learn(levels(lambda n: 10 * n, 3), 2, 1)  # of the third level no node was among the best
     policy.verified(2, 1)
-    first = 0.98 * Marginal()._cost + 1 + 3 * 0.05 + 30 * 0.01
+    first = 0.98 * begun + 1 + 3 * 0.05 + 30 * 0.01
     assert policy._cost == pytest.approx(first)
     policy.verified(2, 1)  # of a round that was told of by its tokens alone
     assert policy._cost == pytest.approx(0.98 * first + 1 + 2 * 0.06)

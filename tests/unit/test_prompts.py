@@ -99,6 +99,15 @@ def test_more_prompts_a_task_keep_those_that_were_there():
     assert set(few[0]) <= set(many[0]) and few[1] == many[1]
 
 
+def test_where_nothing_is_tuned_what_another_run_tunes_on_is_left_out_if_there_are_others():
+    tuned = split(PROMPTS, 3, 2, seed=0)
+    assert split(PROMPTS, 3, 2, seed=0, tuned=False) == (tuned[0], [])
+    for per_task, count in ((5, 10), (6, 12), (None, 12)):
+        assert len(split(PROMPTS, per_task, 2, seed=0, tuned=False)[0]) == count
+    with pytest.raises(ParameterError, match=r"task 'a' has 6 prompts, 7 are wanted"):
+        split(PROMPTS, 7, 2, seed=0, tuned=False)
+
+
 @pytest.mark.parametrize(("text", "expected"), [
     ("svip", ["svip(threshold=0.3, c=0.15, cap=40)"]),
     ("constant(1..3)", [f"constant(length={n})" for n in (1, 2, 3)]),
