@@ -8,6 +8,7 @@ or lightness too.
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,7 @@ def tokens_against_cost(found: Sequence[Replayed], step: float) -> Figure:
         found: policies on the same texts.
         step: seconds of a target step, the unit of cost.
     """
-    figure = Figure(figsize=(7, 5.6), layout="constrained")
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
     axes = figure.subplots()
     points = [(r.policy, r.summary) for r in found]
     x = np.array([s.seconds / s.rounds / step for _, s in points])
@@ -240,7 +241,7 @@ def tokens_against_cost(found: Sequence[Replayed], step: float) -> Figure:
     for n, (name, _) in enumerate(points):
         axes.plot(x[n], y[n], MARKERS[n % len(MARKERS)], markersize=8,
                   color=COLOURS[n % len(COLOURS)], markeredgecolor="black",
-                  label=f"{name}: {found[n].speedup:.2f}")
+                  label=textwrap.fill(f"{name}: {found[n].speedup:.2f}", 68))
     axes.set(xlabel="cost of a round, in target steps", ylabel="tokens a round", xlim=span,
              ylim=(0.95 * y.min(), top))
     axes.set_title("Tokens against cost, by replay (grey: equal predicted speedup)", pad=16)
