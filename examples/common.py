@@ -24,16 +24,18 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def provenance(args: argparse.Namespace, models: dict[str, str], **others: Any) -> dict[str, Any]:
+def provenance(args: argparse.Namespace, models: dict[str, str], prompt_file: Path = PROMPTS,
+               **others: Any) -> dict[str, Any]:
     """All that the figures depend on, but the arms and the prompts.
 
     Args:
-        args: with dtype, seed, prompts and max_new_tokens.
+        args: with dtype, seed and max_new_tokens.
         models: what each is and where from.
+        prompt_file: of all prompts that may be among them.
         others: what else matters.
     """
     return collect(
-        dtype=args.dtype, models=models, seed=args.seed, prompts_sha256=digest(args.prompts),
+        dtype=args.dtype, models=models, seed=args.seed, prompts_sha256=digest(prompt_file),
         max_new_tokens=args.max_new_tokens, decoding="greedy", **others,
     )
 

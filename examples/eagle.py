@@ -128,7 +128,7 @@ def main() -> None:
     header = provenance(args, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
         "head": f"examples/smollm2/eagle, SHA-256 {digest(weights)}",
-    }, upstream={"EAGLE": commit(eagle_pair.checkout())})
+    }, args.prompts, upstream={"EAGLE": commit(eagle_pair.checkout())})
     run = comparison(bench, args, header, "eagle")
     bench.warm_up([TARGET_ONLY, SHIPPED, *TUNED["constant"][:2]])
     arms = args.arms

@@ -118,7 +118,7 @@ def compare(args: Any) -> None:
     header = provenance(args, {
         "target": f"SmolLM2-135M-Instruct from {pair.target_name()}",
         "draft": f"examples/smollm2/glide, SHA-256 {digest(weights)}",
-    }, upstream={"GliDe": commit(glide_pair.checkout())})
+    }, args.prompts, upstream={"GliDe": commit(glide_pair.checkout())})
     run = comparison(bench, args, header, "glide-cape")
     bench.warm_up([*SHIPPED, TARGET_ONLY, *UNTUNED])  # the first one makes the caches
     arms = args.arms
