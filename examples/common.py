@@ -12,7 +12,6 @@ from svip_policy.ablation.comparison import Comparison
 from svip_policy.ablation.prompts import read_prompts, split
 from svip_policy.ablation.runner import Bench, Run
 from svip_policy.ablation.tuning import measured_in
-from svip_policy.errors import ParameterError
 from svip_policy.provenance import collect
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -86,7 +85,7 @@ def parse_args(description: str, parsed: Callable[[str], Any]) -> argparse.Names
         for arm in args.arms or []:
             parsed(arm)
         read_prompts(args.prompts)  # a wrong file is told of before the models are loaded
-    except (ValueError, ParameterError) as error:
+    except ValueError as error:  # a ParameterError is one
         parser.error(str(error))
     return args
 
@@ -103,8 +102,9 @@ def comparison(bench: Bench, args: argparse.Namespace, header: dict[str, Any], n
         name: of the files.
     """
     every, cut = read_prompts(args.prompts), args.prompts_per_task * TASKS
-    chosen, tuning = every[:cut], every[cut : cut + args.tuning_per_task * TASKS]
-    if args.prompts.resolve() != PROMPTS.resolve():
+    if args.prompts.resolve() == PROMPTS.resolve():
+        chosen, tuning = every[:cut], every[cut : cut + args.tuning_per_task * TASKS]
+    else:  # with --arms, too, those that would be tuned on are left out
         chosen, tuning = split(every, args.prompts_per_task, args.tuning_per_task, args.seed,
                                tuned=args.arms is None)
     name = name if args.arms is None else f"{name}-arms"
