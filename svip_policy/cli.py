@@ -290,3 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _say(message: str) -> int:
     print(f"svip: {' '.join(message.split())}", file=sys.stderr)
     return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -266,6 +266,15 @@ def test_help_and_doctor(svip):
     assert "all 20 functions that are relied on are known" in said and "glide" in said
 
 
+@pytest.mark.parametrize("module", ["svip_policy", "svip_policy.cli"])
+def test_as_a_module_it_is_the_same_command(tmp_path, module):
+    """It says what is wrong, with the command's status, instead of nothing at all."""
+    ended = subprocess.run([sys.executable, "-m", module, "report", str(tmp_path / "none.json")],
+                           capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("svip: ")
+
+
 def test_a_divergence_beyond_rounding_ends_with_an_error_after_all_is_written(
         svip, folder, tmp_path, monkeypatch):
     from svip_policy.ablation import comparison
