@@ -102,8 +102,7 @@ def test_killed_it_goes_on_and_gives_the_same(folder, tmp_path, more):
     def command(out):
         arguments = map(str, benched(folder, out, *more, "--no-fixed", "-p", "heuristic",
                                      "-p", "svip", "--max-new-tokens", 40))
-        return [sys.executable, "-c", "import sys; from svip_policy.cli import main; "
-                "sys.exit(main(sys.argv[1:]))", *arguments]
+        return [sys.executable, "-m", "svip_policy", *arguments]
 
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     partial = tmp_path / "cut.partial.jsonl"
